@@ -1,0 +1,67 @@
+# `make` lists what there is. Everything works from a fresh checkout: what needs setting up depends on setup.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PY := .venv/bin/python
+SPARK43 := .venv-spark43/bin/python
+PYTEST := $(PY) -m pytest
+# what the type checkers read; links in coordlog/ lead them to the other package folders
+TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
+# more arguments for pytest: make test ARGS="-k split -x"
+ARGS ?=
+
+.PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts check \
+        coverage bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## everything that is needed, into .venv and a cache of jars; the second time it does nothing
+	@scripts/setup.sh
+
+demo: setup ## the whole thing at work, in a few minutes
+	@$(PY) examples/demo.py
+
+test: setup ## every test that this machine can run
+	@$(PYTEST) $(ARGS)
+
+test-docker: setup ## the tests that need a Docker engine, with the engine that is there; no skips
+	@$(PYTEST) -m docker --no-skips $(ARGS)
+
+setup-spark43:
+	@scripts/setup.sh --venv .venv-spark43 --pyspark 4.3.0
+
+test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an environment of its own
+	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker" $(ARGS)
+
+test-all: setup ## every test there is; a skip is a failure (needs a Docker engine)
+	@$(PYTEST) --no-skips $(ARGS)
+
+lint: setup ## ruff: rules and format
+	@$(PY) -m ruff check --output-format concise .
+	@$(PY) -m ruff format --check .
+
+format: setup ## ruff: mend what it can
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+types: setup ## mypy and pyright, both strict
+	@$(PY) -m mypy $(TYPED)
+	@$(PY) -m pyright
+
+contracts: setup ## who may import whom
+	@.venv/bin/lint-imports
+
+check: lint types contracts test ## lint, types, contracts and tests
+
+coverage: setup ## which lines and branches the tests reach
+	@$(PY) -m coverage run -m pytest $(ARGS)
+	@$(PY) -m coverage report --skip-covered
+
+bench: setup ## the benchmarks, with the numbers that the docs quote
+	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(PY) "$$program" || exit 1; done
+
+clean: ## removes what make made; the cache of jars stays
+	@rm -rf .venv .venv-spark43 .setup* build dist *.egg-info .coverage htmlcov \
+	        .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

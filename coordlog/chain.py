@@ -1,0 +1,90 @@
+"""A job's chain: a source first, then operators, each with the provider of its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from coordlog.coordinator import CoordinatorProvider
+from coordlog.errors import OptionError
+from coordlog.schemas.builtin import BUILTIN_PAYLOADS
+from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.subtask import Operator, SourceReader
+
+__all__ = ["Chain", "OperatorSpec", "SourceSpec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """The first link of a chain. `create_reader` travels to the tasks, so that it must pickle (by value in notebooks)."""
+
+    operator_id: str
+    version: int = 1
+    create_reader: Callable[[], SourceReader]
+    coordinator: CoordinatorProvider
+    keeps_state_across_splits: bool = False
+    """False: a reader's state is its unfinished splits, nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSpec:
+    """One further link of a chain."""
+
+    operator_id: str
+    version: int = 1
+    create_operator: Callable[[], Operator]
+    coordinator: CoordinatorProvider | None = None
+    payload_types: Sequence[type[Payload]] = ()
+    """What a coordinator-less operator exchanges with nobody; normally the provider's."""
+    keeps_state_across_splits: bool = True
+    """False: after `end_of_split` nothing of the split is left in the operator (DESIGN.md, section 8)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """All links of a job, checked as a whole when it is made.
+
+    Raises:
+        OptionError: Two links of one operator id, or a provider for another id.
+        PayloadTypeError: A payload type without a name, or two of one name.
+    """
+
+    source: SourceSpec
+    operators: Sequence[OperatorSpec]
+    payload_types: PayloadTypes = field(init=False)
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for link in self.links:
+            if not link.operator_id or link.operator_id in seen:
+                raise OptionError(
+                    "operator_id", link.operator_id, "given, and unlike that of any other operator"
+                )
+            seen.add(link.operator_id)
+            if link.coordinator is not None and link.coordinator.operator_id != link.operator_id:
+                raise OptionError(
+                    f"the coordinator's operator_id of {link.operator_id!r}",
+                    link.coordinator.operator_id,
+                    f"{link.operator_id!r}",
+                )
+        classes: list[type[Payload]] = [*BUILTIN_PAYLOADS]
+        for provider in self.coordinators:
+            classes.extend(provider.payload_types)
+        for operator in self.operators:
+            classes.extend(operator.payload_types)
+        object.__setattr__(self, "payload_types", PayloadTypes(dict.fromkeys(classes)))
+
+    @property
+    def links(self) -> tuple[SourceSpec | OperatorSpec, ...]:
+        """All links, in order."""
+        return (self.source, *self.operators)
+
+    @property
+    def coordinators(self) -> tuple[CoordinatorProvider, ...]:
+        """The providers, in the order of the chain."""
+        return tuple(link.coordinator for link in self.links if link.coordinator is not None)
+
+    @property
+    def keeps_state_across_splits(self) -> bool:
+        """Whether any link does; if none, a batch job's finished splits stay finished."""
+        return any(link.keeps_state_across_splits for link in self.links)

@@ -1,0 +1,357 @@
+"""One driver of one job: restore, take over, run, end."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Protocol
+
+from coordlog.chain import Chain
+from coordlog.errors import DriverAliveError, JobFailedError
+from coordlog.kernel.building import KernelConfig
+from coordlog.limits import STOP_TIMEOUT_S
+from coordlog.log.appender import Appender, Patience, take_over
+from coordlog.log.port import Log, UnstoredRecord
+from coordlog.mailbox import MachineClock, Mailbox
+from coordlog.outside import Connections, Stage
+from coordlog.projections.state import JobState, Phase
+from coordlog.restore import (
+    Rebuild,
+    Restored,
+    check_fits,
+    describe_operators,
+    first_input,
+    projection_of,
+    rebuild,
+)
+from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
+
+_log = logging.getLogger(__name__)
+
+
+class JobStatus(enum.Enum):
+    """How a driver ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    ALREADY_FINISHED = "already finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What `run` gives back."""
+
+    job_id: str
+    status: JobStatus
+    epoch: int
+    restored: Restored
+    last_checkpoint: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverOptions:
+    """A job's options, checked by whoever makes them."""
+
+    job_id: str
+    parallelism: int
+    is_batch: bool
+    restore: str | None = None
+    """`rollback` or `resume`; None for the mode's default."""
+    is_take_over: bool = False
+    """Take a live driver's place."""
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    restarts_max: int | None = None
+    restart_window_s: float | None = None
+    restart_backoff_s: float | None = None
+    is_overlap_allowed: bool = False
+    patience: Patience | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    """More attributes of `EPOCH_STARTED`, such as Spark's version."""
+
+
+class Surroundings(Protocol):
+    """What runs a job's attempts: made for one driver, used from `begin` to `end`."""
+
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        """Open the endpoint; its address. Before anything is appended."""
+        ...
+
+    def connections(self) -> Connections:
+        """After `begin`."""
+        ...
+
+    def stage(self) -> Stage:
+        """After `begin`."""
+        ...
+
+    def is_driver_alive(self, state: JobState) -> bool:
+        """Whether the driver of the epoch in force answers, and proves itself."""
+        ...
+
+    def end(self) -> None:
+        """Cancel what runs and close everything, within a bound; nothing is left behind. Once, always, last."""
+        ...
+
+
+class JobDriver:
+    """Drives a job until it ends, is stopped, or fails. `start` and `wait` once each; `stop` from any thread."""
+
+    def __init__(
+        self,
+        *,
+        chain: Chain,
+        log: Log,
+        options: DriverOptions,
+        surroundings: Surroundings,
+        on_restored: Callable[[Restored], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+        on_released: Callable[[Sequence[Record]], None] | None = None,
+    ) -> None:
+        self.driver_id = secrets.token_hex(8)
+        self._chain, self._job_log, self._options = chain, log, options
+        self._surroundings = surroundings
+        self._on_restored, self._on_progress = on_restored, on_progress
+        self._on_released = on_released
+        self._mailbox = Mailbox()
+        self._runtime: Runtime | None = None
+        self._restored: Restored | None = None
+        self._began_s = time.monotonic()
+        self._is_stopped = False
+        self._state: JobState | None = None
+        self._is_begun = False
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Restore and begin. On return the driver runs, or has nothing to do.
+
+        Raises:
+            RestoreError, RecordError: Refused; nothing was appended.
+            DriverAliveError: A live driver holds the job.
+            LogError: The log.
+        """
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
+
+    def _begin(self) -> None:
+        options = self._options
+        began_s = time.monotonic()
+        projection = projection_of(self._chain)
+        made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
+        mode = "batch" if options.is_batch else "streaming"
+        check_fits(
+            options.job_id, made.state, self._chain, parallelism=options.parallelism, mode=mode
+        )
+        if made.state.phase is Phase.FINISHED:
+            self._tell_restored("finished", made, began_s)
+            self._state = made.state
+            return
+        self._refuse_live_driver(made.state)
+        self._is_begun = True
+        endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
+        appender = self._take_over(made, endpoint, mode)
+        made.catch_up(self._job_log, appender.end_offset)
+        self._check_still_fits(made, mode)
+        restore, given = first_input(made.state, self._chain, restore=options.restore)
+        self._tell_restored(restore, made, began_s)
+        identity = self._job_log.identity
+        config = KernelConfig(
+            projection=projection,
+            operators=made.state.operators,
+            is_batch=options.is_batch,
+            keeps_finished_splits=options.is_batch and not self._chain.keeps_state_across_splits,
+            cluster_id=identity.cluster_id,
+            topic_id=identity.topic_id,
+            is_overlap_allowed=options.is_overlap_allowed,
+        )
+        config = _with_policy(config, options)
+        runtime = Runtime(
+            chain=self._chain,
+            config=config,
+            options=options.runtime,
+            state=made.state,
+            clock=MachineClock(),
+            connections=self._surroundings.connections(),
+            stage=self._surroundings.stage(),
+            workers=self._mailbox,
+            on_released=self._on_released,
+        )
+        self._runtime = runtime
+        self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
+
+    def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
+        state = made.state
+        checkpoint = NO_CHECKPOINT if mode == "start" else state.last_checkpoint
+        self._restored = Restored(
+            mode=mode,
+            checkpoint_id=checkpoint,
+            checkpoint_offset=None if checkpoint == NO_CHECKPOINT else made.checkpoint_offset,
+            record_count=made.record_count,
+            void_count=made.void_count,
+            seconds=time.monotonic() - began_s,
+        )
+        if self._on_restored is not None:
+            self._on_restored(self._restored)
+
+    def _refuse_live_driver(self, state: JobState) -> None:
+        if state.epoch == -1 or self._options.is_take_over:
+            return
+        if self._surroundings.is_driver_alive(state):
+            raise DriverAliveError(
+                self._options.job_id,
+                state.epoch,
+                state.driver_id,
+                state.launch.get("endpoint", "an unknown address"),
+            )
+
+    def _take_over(self, made: Rebuild, endpoint: str, mode: str) -> Appender:
+        options = self._options
+
+        def epoch_started(epoch: int) -> UnstoredRecord:
+            return to_unstored(
+                Record(
+                    epoch=epoch,
+                    driver_id=self.driver_id,
+                    sequence=None,
+                    kind=Kind.EPOCH_STARTED,
+                    timestamp_us=max(time.time_ns() // 1000, made.state.timestamp_us),
+                    job_id=options.job_id,
+                    attributes={
+                        "endpoint": endpoint,
+                        "host": socket.gethostname(),
+                        "pid": str(os.getpid()),
+                        "coordlog_version": metadata.version("coordlog"),
+                        "python_version": platform.python_version(),
+                        "parallelism": str(options.parallelism),
+                        "mode": mode,
+                        "operators": describe_operators(self._chain),
+                        "take_over": str(options.is_take_over).lower(),
+                        **options.versions,
+                    },
+                )
+            )
+
+        return take_over(
+            self._job_log,
+            job_id=options.job_id,
+            place=made.place,
+            make_epoch_started=epoch_started,
+            reading=made.feed,
+            patience=options.patience,
+        )
+
+    def _check_still_fits(self, made: Rebuild, mode: str) -> None:
+        # What stood between the first reading and the take-over was another driver's of this very job.
+        assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
+        check_fits(
+            self._options.job_id,
+            made.state,
+            self._chain,
+            parallelism=self._options.parallelism,
+            mode=mode,
+        )
+
+    def wait(self, timeout_s: float | None = None) -> JobResult | None:
+        """Wait for the end; None where it has not come within `timeout_s`.
+
+        Raises:
+            JobFailedError: The job has ended as failed.
+            FencedError: Another driver has taken over.
+            LogError: The log has failed this driver.
+        """
+        if self._runtime is not None and not self._mailbox.wait(timeout_s):
+            return None
+        try:
+            return self._result()
+        finally:
+            self._close()
+
+    def _result(self) -> JobResult:
+        assert self._restored is not None, "started"
+        runtime = self._runtime
+        state = self._state if runtime is None else runtime.state
+        assert state is not None, "started"
+        status = JobStatus.ALREADY_FINISHED
+        if runtime is not None:
+            if self._mailbox.error is not None:
+                raise self._mailbox.error
+            if runtime.outcome is not None and not runtime.outcome.is_finished:
+                raise JobFailedError(self._options.job_id, runtime.outcome.reasons)
+            status = JobStatus.FINISHED if runtime.outcome is not None else JobStatus.STOPPED
+        return JobResult(
+            job_id=self._options.job_id,
+            status=status,
+            epoch=state.epoch,
+            restored=self._restored,
+            last_checkpoint=state.last_checkpoint,
+            seconds=time.monotonic() - self._began_s,
+        )
+
+    def trigger_checkpoint(self) -> None:
+        """Ask for a checkpoint now. Any thread; nothing happens where none may start."""
+        runtime = self._runtime
+        if runtime is not None:
+            self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
+
+    def stop(self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the driver, after a checkpoint and its commits where asked for; any thread. `wait` then returns."""
+        runtime = self._runtime
+        if runtime is None:
+            return
+        self._mailbox.post(runtime.begin_stop)
+        if with_checkpoint and not self._options.is_batch:
+            before = runtime.state.last_checkpoint
+            self.trigger_checkpoint()
+            until = time.monotonic() + timeout_s
+            while time.monotonic() < until and not self._mailbox.wait(0.02):
+                state = runtime.state
+                is_told = state.owed_complete is None and not state.intents
+                if state.last_checkpoint > before and is_told:
+                    break
+                if not state.pending and state.last_checkpoint == before:
+                    self.trigger_checkpoint()
+        self._mailbox.end()
+
+    @property
+    def state(self) -> JobState | None:
+        """The job's state as of now; immutable. Any thread."""
+        return self._state if self._runtime is None else self._runtime.state
+
+    def _close(self) -> None:
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        try:
+            self._mailbox.close()
+        finally:
+            if self._is_begun:
+                self._surroundings.end()
+
+
+def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:
+    """The config with the restart policy that the user gave."""
+    if options.restarts_max is not None:
+        config = replace(config, restarts_max=options.restarts_max)
+    if options.restart_window_s is not None:
+        config = replace(config, restart_window_s=options.restart_window_s)
+    if options.restart_backoff_s is not None:
+        config = replace(config, restart_backoff_s=options.restart_backoff_s)
+    return config
+
+
+def _ignored(_value: object) -> None:
+    """The mailbox's thunks return nothing."""

@@ -1,0 +1,405 @@
+"""What this package raises.
+
+One tree, a leaf for each decision that a caller takes::
+
+    CoordlogError
+    ├── UsageError                 your use of the interface
+    │   ├── OptionError              an option out of range, or two that do not fit
+    │   ├── PayloadTypeError         a payload type without a name, doubled, or not registered
+    │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
+    │   ├── ClosedError              a coordinator, its context or a job that has ended
+    │   ├── NotReadyError            a gateway whose attempt has not registered
+    │   ├── GatewayFullError         a closed gateway that holds its limit of events
+    │   ├── TooLargeError            a payload above its limit
+    │   └── UnresolvedError          `result()` of a future that nothing has decided yet
+    ├── LogError                   the log
+    │   ├── LogUnavailableError      no answer within the bound
+    │   ├── TopicError               a topic that is missing, or whose settings would lose history
+    │   ├── FencedError              another driver's epoch is in force
+    │   ├── OffsetGapError           the log has lost records
+    │   ├── OutOfRangeError          reading below its start
+    │   └── AppendRefusedError       the broker will never take these records
+    ├── RecordError                the data in the log: offset and what is wrong with it
+    ├── RestoreError               the history does not fit this job, or cannot be restored exactly
+    │   └── DriverAliveError         a live driver holds the job
+    ├── AttemptError               one execution attempt
+    │   ├── AttemptNotRunningError   an event's attempt is gone
+    │   └── FencedAttemptError       an attempt that a newer one, or its driver, has ended
+    ├── RequestRefusedError        a coordinator refuses a request
+    ├── SourceError                an input that cannot be read
+    ├── SinkError                  a destination that cannot be written, or is not ours
+    ├── JobFailedError             the job has ended as failed, with the chain of reasons
+    └── EnvironmentSetupError      Java, jars, a broker, slots: what this machine lacks
+
+Values are attributes, and `__str__` makes the sentence, so that an error crosses a process as a pickle and stays readable.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AppendRefusedError",
+    "AttemptError",
+    "AttemptNotRunningError",
+    "ClosedError",
+    "CoordlogError",
+    "DriverAliveError",
+    "EnvironmentSetupError",
+    "FencedAttemptError",
+    "FencedError",
+    "GatewayFullError",
+    "JobFailedError",
+    "LogError",
+    "LogUnavailableError",
+    "NotReadyError",
+    "OffsetGapError",
+    "OptionError",
+    "OutOfRangeError",
+    "PayloadTypeError",
+    "RecordError",
+    "RequestRefusedError",
+    "RestoreError",
+    "SinkError",
+    "SourceError",
+    "TooLargeError",
+    "TopicError",
+    "UnresolvedError",
+    "UsageError",
+    "WrongThreadError",
+]
+
+
+class CoordlogError(Exception):
+    """Base of everything that this package raises.
+
+    Attributes:
+        retriable: Whether doing the same again later may work.
+    """
+
+    retriable: ClassVar[bool] = False
+
+
+class UsageError(CoordlogError):
+    """The interface was used in a way that it does not allow; the message says which."""
+
+
+class OptionError(UsageError):
+    """An option is out of range, unknown, or does not fit another."""
+
+    def __init__(self, option: str, value: object, expected: str) -> None:
+        super().__init__(option, value, expected)
+        self.option, self.value, self.expected = option, value, expected
+
+    def __str__(self) -> str:
+        return f"{self.option} is {self.value!r}; it must be {self.expected}"
+
+
+class PayloadTypeError(UsageError):
+    """A payload type has no name, stands twice, or is not registered with the job."""
+
+    def __init__(self, type_name: str, problem: str) -> None:
+        super().__init__(type_name, problem)
+        self.type_name, self.problem = type_name, problem
+
+    def __str__(self) -> str:
+        return f"payload type {self.type_name}: {self.problem}"
+
+
+class WrongThreadError(UsageError):
+    """A gateway, a checkpoint result or a context was used outside its mailbox (clause A5)."""
+
+    def __init__(self, what: str, thread: str) -> None:
+        super().__init__(what, thread)
+        self.what, self.thread = what, thread
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} was called on thread {self.thread!r}; it may be called only inside a "
+            "callback: hand work to `call_async` and act in its handler"
+        )
+
+
+class ClosedError(UsageError):
+    """Something that has been closed was used (clause A1)."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is closed: a newer object or driver has taken its place"
+
+
+class NotReadyError(UsageError):
+    """An event was sent through a gateway whose attempt is not ready (clause B6)."""
+
+    def __init__(self, operator_id: str, subtask: int, attempt_number: int) -> None:
+        super().__init__(operator_id, subtask, attempt_number)
+        self.operator_id, self.subtask = operator_id, subtask
+        self.attempt_number = attempt_number
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator_id!r}: attempt {self.attempt_number} of subtask "
+            f"{self.subtask} is not ready; send from `execution_attempt_ready` on"
+        )
+
+
+class GatewayFullError(UsageError):
+    """A closed gateway holds as many events, or bytes, as it may (clause G5)."""
+
+    def __init__(self, subtask: int, checkpoint_id: int, held: int, limit: int) -> None:
+        super().__init__(subtask, checkpoint_id, held, limit)
+        self.subtask, self.checkpoint_id = subtask, checkpoint_id
+        self.held, self.limit = held, limit
+
+    def __str__(self) -> str:
+        return (
+            f"the gateway to subtask {self.subtask} is closed by checkpoint {self.checkpoint_id} "
+            f"and holds {self.held} events; the limit is {self.limit}: send fewer while a "
+            "checkpoint is under way"
+        )
+
+
+class TooLargeError(UsageError):
+    """A payload is above its limit (clause K6)."""
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(what, size_bytes, limit_bytes)
+        self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is {self.size_bytes} bytes; the limit is {self.limit_bytes}: "
+            "put the content elsewhere and send its address"
+        )
+
+
+class UnresolvedError(UsageError):
+    """A future was asked for a result that nothing has decided yet (clause C9)."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} has not been decided yet: use `add_done_callback`"
+
+
+class LogError(CoordlogError):
+    """The log."""
+
+
+class LogUnavailableError(LogError):
+    """The log did not answer within its bound."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, log: str, doing: str, waited_s: float, last_error: str = "") -> None:
+        super().__init__(log, doing, waited_s, last_error)
+        self.log, self.doing, self.waited_s, self.last_error = log, doing, waited_s, last_error
+
+    def __str__(self) -> str:
+        last = f" (last: {self.last_error})" if self.last_error else ""
+        return (
+            f"the log {self.log} did not answer for {self.waited_s:.1f} s while {self.doing}{last}: "
+            "see that its broker runs and can be reached, then run the same command again"
+        )
+
+
+class TopicError(LogError):
+    """A topic is missing, or one of its settings would lose history."""
+
+    def __init__(self, topic: str, problem: str, next_step: str) -> None:
+        super().__init__(topic, problem, next_step)
+        self.topic, self.problem, self.next_step = topic, problem, next_step
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}: {self.problem}; {self.next_step}"
+
+
+class FencedError(LogError):
+    """Another driver's epoch is in force (DESIGN.md, section 5; clause K2)."""
+
+    def __init__(self, job_id: str, epoch: int, epoch_in_force: int, driver_in_force: str) -> None:
+        super().__init__(job_id, epoch, epoch_in_force, driver_in_force)
+        self.job_id, self.epoch = job_id, epoch
+        self.epoch_in_force, self.driver_in_force = epoch_in_force, driver_in_force
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id}: this driver's epoch is {self.epoch}, in force is epoch "
+            f"{self.epoch_in_force} of driver {self.driver_in_force}: it has taken over, this one ends"
+        )
+
+
+class OffsetGapError(LogError):
+    """The log acknowledged below the offset that it had reached: it has lost records."""
+
+    def __init__(self, log: str, expected_offset: int, offset: int) -> None:
+        super().__init__(log, expected_offset, offset)
+        self.log, self.expected_offset, self.offset = log, expected_offset, offset
+
+    def __str__(self) -> str:
+        return (
+            f"the log {self.log} gave offset {self.offset} where {self.expected_offset} was the "
+            "lowest possible: it has lost records that it had acknowledged; restore its data"
+        )
+
+
+class OutOfRangeError(LogError):
+    """A read starts below the log's first record, or above its high watermark."""
+
+    def __init__(self, log: str, offset: int, start_offset: int, high_watermark: int) -> None:
+        super().__init__(log, offset, start_offset, high_watermark)
+        self.log, self.offset = log, offset
+        self.start_offset, self.high_watermark = start_offset, high_watermark
+
+    def __str__(self) -> str:
+        return (
+            f"the log {self.log} holds offsets {self.start_offset} to {self.high_watermark} "
+            f"(exclusive), not {self.offset}: retention or a new topic has removed what is needed"
+        )
+
+
+class AppendRefusedError(LogError):
+    """The broker refuses these records for good: sending them again cannot help."""
+
+    def __init__(self, log: str, problem: str) -> None:
+        super().__init__(log, problem)
+        self.log, self.problem = log, problem
+
+    def __str__(self) -> str:
+        return (
+            f"the log {self.log} refuses records for good: {self.problem}; "
+            "nothing of them was acted on, and the log stays readable"
+        )
+
+
+class RecordError(CoordlogError):
+    """A record that counts cannot be read or applied."""
+
+    def __init__(self, offset: int, kind: str, problem: str) -> None:
+        super().__init__(offset, kind, problem)
+        self.offset, self.kind, self.problem = offset, kind, problem
+
+    def __str__(self) -> str:
+        kind = f" ({self.kind})" if self.kind else ""
+        return f"record at offset {self.offset}{kind}: {self.problem}"
+
+
+class RestoreError(CoordlogError):
+    """A history that this job cannot be restored from, exactly; nothing was appended (clause E9)."""
+
+    def __init__(self, job_id: str, what: str, in_log: str, here: str, next_step: str) -> None:
+        super().__init__(job_id, what, in_log, here, next_step)
+        self.job_id, self.what, self.in_log = job_id, what, in_log
+        self.here, self.next_step = here, next_step
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} cannot be restored: {self.what} is {self.in_log} in the log and "
+            f"{self.here} here; {self.next_step}"
+        )
+
+
+class DriverAliveError(RestoreError):
+    """A live driver holds the job."""
+
+    def __init__(self, job_id: str, epoch: int, driver_id: str, endpoint: str) -> None:
+        CoordlogError.__init__(self, job_id, epoch, driver_id, endpoint)
+        self.job_id, self.epoch, self.driver_id, self.endpoint = job_id, epoch, driver_id, endpoint
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id} is driven by a live driver ({self.driver_id}, epoch {self.epoch}, at "
+            f"{self.endpoint}): wait for it, stop it, or take its place with --take-over"
+        )
+
+
+class AttemptError(CoordlogError):
+    """One execution attempt."""
+
+
+class AttemptNotRunningError(AttemptError):
+    """An event's attempt is gone, so that the event reaches nobody (clauses B5, I2)."""
+
+    def __init__(self, subtask: int, attempt_number: int, reason: str) -> None:
+        super().__init__(subtask, attempt_number, reason)
+        self.subtask, self.attempt_number, self.reason = subtask, attempt_number, reason
+
+    def __str__(self) -> str:
+        return (
+            f"attempt {self.attempt_number} of subtask {self.subtask} does not run: {self.reason}"
+        )
+
+
+class FencedAttemptError(AttemptError):
+    """An attempt that has been told, or must assume, that it is over (clause M4)."""
+
+    def __init__(self, subtask: int, attempt_number: int, reason: str) -> None:
+        super().__init__(subtask, attempt_number, reason)
+        self.subtask, self.attempt_number, self.reason = subtask, attempt_number, reason
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt_number} of subtask {self.subtask} is over: {self.reason}"
+
+
+class RequestRefusedError(CoordlogError):
+    """A coordinator refuses a request, before it has done anything (clause J1)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"request refused: {self.reason}"
+
+
+class SourceError(CoordlogError):
+    """An input cannot be read."""
+
+    def __init__(self, where: str, problem: str, next_step: str) -> None:
+        super().__init__(where, problem, next_step)
+        self.where, self.problem, self.next_step = where, problem, next_step
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}; {self.next_step}"
+
+
+class SinkError(CoordlogError):
+    """A destination cannot be written, or is not this job's."""
+
+    def __init__(self, where: str, problem: str, next_step: str) -> None:
+        super().__init__(where, problem, next_step)
+        self.where, self.problem, self.next_step = where, problem, next_step
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}; {self.next_step}"
+
+
+class JobFailedError(CoordlogError):
+    """The job has ended as failed."""
+
+    def __init__(self, job_id: str, reasons: tuple[str, ...]) -> None:
+        super().__init__(job_id, reasons)
+        self.job_id, self.reasons = job_id, reasons
+
+    def __str__(self) -> str:
+        chain = "; before that: ".join(self.reasons)
+        return (
+            f"job {self.job_id} failed: {chain}. Nothing committed is lost: mend the cause and run "
+            "the same command again, it goes on from the last checkpoint"
+        )
+
+
+class EnvironmentSetupError(CoordlogError):
+    """This machine or cluster lacks something that the job needs."""
+
+    def __init__(self, what: str, next_step: str) -> None:
+        super().__init__(what, next_step)
+        self.what, self.next_step = what, next_step
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.next_step}"

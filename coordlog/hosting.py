@@ -1,0 +1,589 @@
+"""Holds the coordinators of a driver, and makes the kernel's calls into their code.
+
+Everything here runs on the mailbox, inside a turn. What the code does becomes an action of that turn at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
+
+from coordlog.coordinator import (
+    Ack,
+    CommittableOf,
+    CoordinatorProvider,
+    EventFuture,
+    LostEvents,
+    OperatorCoordinator,
+    SubtaskGateway,
+)
+from coordlog.errors import (
+    AttemptNotRunningError,
+    ClosedError,
+    GatewayFullError,
+    NotReadyError,
+    PayloadTypeError,
+    TooLargeError,
+    UnresolvedError,
+    WrongThreadError,
+)
+from coordlog.kernel.inputs import (
+    Action,
+    CompleteCheckpoint,
+    FailCheckpoint,
+    GiveCommit,
+    RecordFact,
+    SendEvent,
+)
+from coordlog.kernel.outputs import (
+    Call,
+    CallAborted,
+    CallAttemptFailed,
+    CallAttemptReady,
+    CallCheckpoint,
+    CallComplete,
+    CallCreate,
+    CallEvent,
+    CallFuture,
+    CallHandler,
+    CallReset,
+    CallStart,
+    CallSubtaskReset,
+)
+from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX
+from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
+
+if TYPE_CHECKING:
+    from coordlog.projections.state import JobState
+
+__all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
+
+
+class TurnPort(Protocol):
+    """What the host asks of the turn that it runs in."""
+
+    @property
+    def state(self) -> JobState:
+        """The job state as of now."""
+        ...
+
+    @property
+    def now_us(self) -> int:
+        """The turn's time."""
+        ...
+
+    @property
+    def turn_sequence(self) -> int:
+        """The sequence at which the turn began."""
+        ...
+
+    def act(self, action: Action) -> None:
+        """Do this within the turn."""
+        ...
+
+    def next_call_number(self) -> int:
+        """0, 1, 2 … within the turn."""
+        ...
+
+    def start_work(
+        self, operator_id: str, generation: int, call_number: int, work: Callable[[], Payload]
+    ) -> None:
+        """Run `work` on a worker after release."""
+        ...
+
+    def start_timer(
+        self, operator_id: str, generation: int, call_number: int, delay_s: float
+    ) -> None:
+        """Fire after release and `delay_s`."""
+        ...
+
+    def fail_job(self, operator_id: str, reason: str) -> None:
+        """Fail globally; any thread."""
+        ...
+
+    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
+        """Call `close` on a worker."""
+        ...
+
+
+class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers of the mailbox, never seen outside
+    """A callback raised: which one, and what."""
+
+    def __init__(
+        self, operator_id: str, callback: str, subtask: int | None, cause: BaseException
+    ) -> None:
+        super().__init__(operator_id, callback, subtask, cause)
+        self.operator_id, self.callback = operator_id, callback
+        self.subtask, self.cause = subtask, cause
+
+
+class _Future:
+    """See `EventFuture`."""
+
+    def __init__(self, host: CoordinatorHost, event_id: int) -> None:
+        self._host, self._event_id = host, event_id
+        self._ack: Ack | None = None
+        self._error: AttemptNotRunningError | None = None
+        self._handlers: list[Callable[[EventFuture], None]] = []
+
+    @property
+    def event_id(self) -> int:
+        return self._event_id
+
+    def done(self) -> bool:
+        return self._ack is not None or self._error is not None
+
+    def result(self) -> Ack:
+        if self._error is not None:
+            raise self._error
+        if self._ack is None:
+            raise UnresolvedError(f"event {self._event_id}")
+        return self._ack
+
+    def add_done_callback(self, handler: Callable[[EventFuture], None]) -> None:
+        self._host.check_inside("add_done_callback")
+        if self.done():
+            handler(self)
+        else:
+            self._handlers.append(handler)
+
+    def resolve(self, ack: Ack | None, error: AttemptNotRunningError | None) -> None:
+        self._ack, self._error = ack, error
+        handlers, self._handlers = self._handlers, []
+        for handler in handlers:
+            handler(self)
+
+
+class _Gateway:
+    """See `SubtaskGateway`."""
+
+    def __init__(self, slot: _Slot, subtask: int, attempt_number: int) -> None:
+        self._slot, self._subtask, self._attempt_number = slot, subtask, attempt_number
+        self.is_ready = False
+
+    @property
+    def subtask(self) -> int:
+        return self._subtask
+
+    @property
+    def attempt_number(self) -> int:
+        return self._attempt_number
+
+    def send_event(self, event: Payload) -> EventFuture:
+        slot = self._slot
+        slot.check("gateway.send_event")
+        if not self.is_ready:
+            raise NotReadyError(slot.provider.operator_id, self._subtask, self._attempt_number)
+        declared, encoded = slot.encode(event)
+        gateway = slot.host.turn.state.gateways.get((slot.provider.operator_id, self._subtask))
+        if gateway is not None and gateway.closed_by:
+            held = len(gateway.held)
+            if held >= HELD_EVENTS_PER_GATEWAY_MAX:
+                raise GatewayFullError(
+                    self._subtask, gateway.closed_by[0], held, HELD_EVENTS_PER_GATEWAY_MAX
+                )
+        future = _Future(slot.host, slot.host.turn.state.next_event_id)
+        slot.futures[future.event_id] = future
+        slot.host.turn.act(
+            SendEvent(
+                operator_id=slot.provider.operator_id,
+                subtask=self._subtask,
+                attempt_number=self._attempt_number,
+                payload_type=declared.key,
+                payload=encoded,
+                is_loss_tolerant=declared.loss_tolerant,
+            )
+        )
+        return future
+
+
+class _Result:
+    """See `CheckpointResult`."""
+
+    def __init__(self, slot: _Slot, checkpoint_id: int) -> None:
+        self._slot, self._checkpoint_id, self._is_done = slot, checkpoint_id, False
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self._checkpoint_id
+
+    def complete(self, state: bytes) -> None:
+        self._slot.check("result.complete")
+        if not isinstance(state, bytes):
+            self.fail(f"its result is {type(state).__name__}, not bytes")
+            return
+        if self._is_done:
+            return
+        self._is_done = True
+        self._slot.host.turn.act(
+            CompleteCheckpoint(
+                operator_id=self._slot.provider.operator_id,
+                checkpoint_id=self._checkpoint_id,
+                state=state,
+            )
+        )
+
+    def fail(self, cause: BaseException | str) -> None:
+        self._slot.check("result.fail")
+        if self._is_done:
+            return
+        self._is_done = True
+        self._slot.host.turn.act(
+            FailCheckpoint(
+                operator_id=self._slot.provider.operator_id,
+                checkpoint_id=self._checkpoint_id,
+                reason=str(cause),
+            )
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """One coordinator object with all that belongs to it. A new object gets a new slot (clause A1)."""
+
+    host: CoordinatorHost
+    provider: CoordinatorProvider
+    generation: int
+    coordinator: OperatorCoordinator | None = None
+    is_closed: bool = False
+    gateways: dict[int, _Gateway] = field(default_factory=dict)
+    futures: dict[int, _Future] = field(default_factory=dict)
+    results: dict[int, _Result] = field(default_factory=dict)
+    handlers: dict[tuple[int, int], Callable[..., None]] = field(default_factory=dict)
+
+    def check(self, what: str) -> None:
+        if self.is_closed:
+            raise ClosedError(f"the coordinator of operator {self.provider.operator_id!r}")
+        self.host.check_inside(what)
+
+    def encode(self, value: Payload) -> tuple[PayloadType, bytes]:
+        declared = self.host.types.of(value)
+        encoded = declared.encode(value)
+        if len(encoded) > PAYLOAD_BYTES_MAX:
+            raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+        return declared, encoded
+
+
+class _Context:
+    """See `CoordinatorContext`."""
+
+    def __init__(self, slot: _Slot) -> None:
+        self._slot = slot
+
+    @property
+    def operator_id(self) -> str:
+        return self._slot.provider.operator_id
+
+    @property
+    def job_id(self) -> str:
+        return self._slot.host.turn.state.job_id
+
+    @property
+    def is_batch(self) -> bool:
+        return self._slot.host.turn.state.is_batch
+
+    @property
+    def is_redelivery(self) -> bool:
+        self._slot.check("context.is_redelivery")
+        return self._slot.host.is_redelivery
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401, see the protocol
+        self._slot.check("context.state")
+        return self._slot.host.turn.state.projections.get(self.operator_id)
+
+    def current_parallelism(self) -> int:
+        self._slot.check("context.current_parallelism")
+        return self._slot.host.turn.state.parallelism
+
+    def now_us(self) -> int:
+        self._slot.check("context.now_us")
+        return self._slot.host.turn.now_us
+
+    def random(self) -> Random:
+        self._slot.check("context.random")
+        turn = self._slot.host.turn
+        return Random(f"{turn.state.job_id}/{turn.state.next_sequence}")  # noqa: S311, replayable on purpose
+
+    def record(self, fact: Payload) -> None:
+        self._slot.check("context.record")
+        declared, encoded = self._slot.encode(fact)
+        self._slot.host.turn.act(
+            RecordFact(operator_id=self.operator_id, payload_type=declared.key, payload=encoded)
+        )
+
+    def fail_job(self, cause: BaseException | str) -> None:
+        if self._slot.is_closed:
+            raise ClosedError(f"the coordinator of operator {self.operator_id!r}")
+        self._slot.host.turn.fail_job(self.operator_id, _told(cause))
+
+    def call_async(
+        self,
+        work: Callable[[], Payload],
+        handler: Callable[[Payload | None, str | None], None],
+    ) -> None:
+        self._slot.check("context.call_async")
+        turn = self._slot.host.turn
+        number = turn.next_call_number()
+        self._slot.handlers[turn.turn_sequence, number] = handler
+        turn.start_work(self.operator_id, self._slot.generation, number, work)
+
+    def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
+        self._slot.check("context.schedule")
+        turn = self._slot.host.turn
+        number = turn.next_call_number()
+        self._slot.handlers[turn.turn_sequence, number] = lambda _result, _error: handler()
+        turn.start_timer(self.operator_id, self._slot.generation, number, delay_s)
+
+    def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
+        self._slot.check("context.committables")
+        granted = self._slot.host.turn.state.granted.get(checkpoint_id, ())
+        return [
+            CommittableOf(
+                subtask=one.subtask,
+                attempt_number=one.attempt_number,
+                split_id=one.split_id,
+                content=one.content,
+            )
+            for one in granted
+            if one.operator_id == self.operator_id
+        ]
+
+    def commit(self, checkpoint_id: int, intent: Payload) -> None:
+        self._slot.check("context.commit")
+        declared, encoded = self._slot.encode(intent)
+        self._slot.host.turn.act(
+            GiveCommit(
+                operator_id=self.operator_id,
+                checkpoint_id=checkpoint_id,
+                payload_type=declared.key,
+                payload=encoded,
+            )
+        )
+
+    def lost_events(self, subtask: int) -> LostEvents:
+        self._slot.check("context.lost_events")
+        call = self._slot.host.resetting
+        if call is None or call.subtask != subtask:
+            raise WrongThreadError("context.lost_events", "outside subtask_reset")
+        types = self._slot.host.types
+        return LostEvents(
+            to_coordinator=[types.decode(e.payload_type, e.payload) for e in call.lost_up],
+            to_subtask=[types.decode(e.payload_type, e.payload) for e in call.lost_down],
+        )
+
+
+def _told(cause: BaseException | str) -> str:
+    return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+
+
+class CoordinatorHost:
+    """All coordinators of a driver. Mailbox only."""
+
+    def __init__(
+        self, providers: Sequence[CoordinatorProvider], types: PayloadTypes, turn: TurnPort
+    ) -> None:
+        self.types, self.turn = types, turn
+        self.is_redelivery = False
+        self.resetting: CallSubtaskReset | None = None
+        self._providers = {one.operator_id: one for one in providers}
+        self._slots: dict[str, _Slot] = {}
+        self._generations = 0
+        self._inside: int | None = None
+        self.calling: str | None = None
+        """The callback that runs, for the watchdog's message."""
+        self.call_count = 0
+
+    def check_inside(self, what: str) -> None:
+        """Raise WrongThreadError unless a callback runs on this thread."""
+        current = threading.current_thread()
+        if self._inside != current.ident:
+            raise WrongThreadError(what, current.name)
+
+    def generation(self, operator_id: str) -> int:
+        """Which object serves the operator now; -1 where none does."""
+        slot = self._slots.get(operator_id)
+        return -1 if slot is None or slot.is_closed else slot.generation
+
+    def make(self, call: Call) -> None:
+        """Make one call.
+
+        Raises:
+            CallFailure: The callback raised.
+        """
+        operator_id = call.event.operator_id if isinstance(call, CallEvent) else call.operator_id
+        self._inside = threading.get_ident()
+        self.call_count += 1
+        self.calling = f"{type(call).__name__} of operator {operator_id!r}"
+        try:
+            self._make(call, operator_id)
+        except CallFailure:
+            raise
+        except Exception as error:
+            callback, subtask = _describe(call)
+            raise CallFailure(operator_id, callback, subtask, error) from error
+        finally:
+            self._inside, self.calling = None, None
+            self.is_redelivery, self.resetting = False, None
+
+    def close_all(self) -> None:
+        """Close every coordinator, on workers (clause A2)."""
+        for operator_id in sorted(self._slots):
+            self._close(self._slots[operator_id])
+
+    def _close(self, slot: _Slot) -> None:
+        if slot.is_closed:
+            return
+        slot.is_closed = True
+        if slot.coordinator is not None:
+            self.turn.close_coordinator(slot.coordinator)
+
+    def _create(self, operator_id: str) -> None:
+        old = self._slots.get(operator_id)
+        if old is not None:
+            self._close(old)
+        self._generations += 1
+        slot = _Slot(self, self._providers[operator_id], self._generations)
+        self._slots[operator_id] = slot
+        slot.coordinator = slot.provider.create(_Context(slot))
+
+    def _make(self, call: Call, operator_id: str) -> None:
+        if isinstance(call, CallCreate):
+            self._create(operator_id)
+            return
+        slot = self._slots.get(operator_id)
+        if slot is None or slot.is_closed or slot.coordinator is None:
+            return
+        coordinator = slot.coordinator
+        match call:
+            case CallReset():
+                coordinator.reset_to_checkpoint(call.checkpoint_id, call.state)
+            case CallStart():
+                coordinator.start()
+            case CallEvent():
+                event = self.types.decode(call.event.payload_type, call.event.payload)
+                self.is_redelivery = call.is_redelivery
+                coordinator.handle_event_from_operator(
+                    call.event.subtask, call.event.attempt_number, event
+                )
+            case CallCheckpoint():
+                self._checkpoint(slot, coordinator, call.checkpoint_id)
+            case CallComplete():
+                for told in [n for n in slot.results if n <= call.checkpoint_id]:
+                    del slot.results[told]
+                coordinator.notify_checkpoint_complete(call.checkpoint_id)
+            case CallAborted():
+                if slot.results.pop(call.checkpoint_id, None) is not None:
+                    coordinator.notify_checkpoint_aborted(call.checkpoint_id)
+            case _:
+                self._make_for_attempt(slot, coordinator, call)
+
+    def _checkpoint(
+        self, slot: _Slot, coordinator: OperatorCoordinator, checkpoint_id: int
+    ) -> None:
+        result = _Result(slot, checkpoint_id)
+        slot.results = {checkpoint_id: result, **slot.results}
+        if slot.provider.projection is None:
+            coordinator.checkpoint_coordinator(checkpoint_id, result)
+        else:
+            self.turn.act(
+                CompleteCheckpoint(
+                    operator_id=slot.provider.operator_id,
+                    checkpoint_id=checkpoint_id,
+                    state=None,
+                )
+            )
+
+    def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
+        match call:
+            case CallAttemptReady():
+                gateway = _Gateway(slot, call.subtask, call.attempt_number)
+                gateway.is_ready = True
+                slot.gateways[call.subtask] = gateway
+                typed: SubtaskGateway = gateway
+                coordinator.execution_attempt_ready(call.subtask, call.attempt_number, typed)
+            case CallAttemptFailed():
+                slot.gateways.pop(call.subtask, None)
+                coordinator.execution_attempt_failed(call.subtask, call.attempt_number, call.reason)
+            case CallSubtaskReset():
+                self.resetting = call
+                coordinator.subtask_reset(call.subtask, call.checkpoint_id)
+            case CallFuture():
+                self._resolve(slot, call)
+            case CallHandler():
+                handler = slot.handlers.pop((call.turn_sequence, call.call_number), None)
+                if handler is not None and slot.generation == call.generation:
+                    result = None
+                    if call.payload_type is not None:
+                        result = self.types.decode(call.payload_type, call.payload)
+                    handler(result, call.error)
+            case (
+                CallCreate()
+                | CallReset()
+                | CallStart()
+                | CallEvent()
+                | CallCheckpoint()
+                | CallComplete()
+                | CallAborted()
+            ):
+                raise AssertionError("made above")
+            case _:
+                assert_never(call)
+
+    def _resolve(self, slot: _Slot, call: CallFuture) -> None:
+        future = slot.futures.pop(call.event_id, None)
+        if future is None:
+            return
+        if call.reason is None:
+            ack = Ack(
+                event_id=call.event_id,
+                subtask=call.subtask,
+                attempt_number=call.attempt_number,
+            )
+            future.resolve(ack, None)
+        else:
+            error = AttemptNotRunningError(call.subtask, call.attempt_number, call.reason)
+            future.resolve(None, error)
+
+    def encode_result(self, value: object) -> tuple[str | None, bytes | None, str | None]:
+        """The result of a `call_async` as type, bytes and error."""
+        if not isinstance(value, Payload):
+            return None, None, f"the work returned {type(value).__name__}, not a payload"
+        try:
+            declared = self.types.of(value)
+            encoded = declared.encode(value)
+        except PayloadTypeError as error:
+            return None, None, str(error)
+        return declared.key, encoded, None
+
+
+def _describe(call: Call) -> tuple[str, int | None]:
+    """The callback's name, and the subtask that it was about."""
+    match call:
+        case CallCreate():
+            return "create", None
+        case CallReset():
+            return "reset_to_checkpoint", None
+        case CallStart():
+            return "start", None
+        case CallEvent():
+            return "handle_event_from_operator", call.event.subtask
+        case CallAttemptReady():
+            return "execution_attempt_ready", call.subtask
+        case CallAttemptFailed():
+            return "execution_attempt_failed", call.subtask
+        case CallSubtaskReset():
+            return "subtask_reset", call.subtask
+        case CallCheckpoint():
+            return "checkpoint_coordinator", None
+        case CallComplete():
+            return "notify_checkpoint_complete", None
+        case CallAborted():
+            return "notify_checkpoint_aborted", None
+        case CallFuture():
+            return "the handler of an event's future", call.subtask
+        case CallHandler():
+            return "the handler of call_async or schedule", None

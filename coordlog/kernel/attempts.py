@@ -1,0 +1,522 @@
+"""Decisions about attempts: registering, events both ways, acks, failing and completing."""
+
+from __future__ import annotations
+
+from coordlog.projections.checkpoint_records import states_of
+from coordlog.projections.lifecycles import HANDLED_IN
+from coordlog.projections.state import (
+    AttemptState,
+    DownEvent,
+    GatewayState,
+    JobState,
+    Phase,
+    UpEvent,
+    sorted_items,
+)
+from coordlog.schemas.builtin import Refused
+from coordlog.schemas.record import BATCH_COMPLETE, Kind
+
+from . import checkpoints, failures
+from .building import StepBuilder
+from .inputs import (
+    AttemptLost,
+    AttemptRegistered,
+    CompletionArrived,
+    EventAckArrived,
+    EventArrived,
+    SendEvent,
+    SplitFinishedArrived,
+)
+from .outputs import (
+    AcceptAttempt,
+    AnswerFinished,
+    CallAttemptFailed,
+    CallAttemptReady,
+    CallComplete,
+    CallEvent,
+    CallFuture,
+    CallSubtaskReset,
+    DeliverEvent,
+    FenceAttempt,
+    KillTask,
+    RefuseAttempt,
+    StopAckTimer,
+)
+
+__all__ = [
+    "attempt_lost",
+    "attempt_registered",
+    "completion_arrived",
+    "event_ack_arrived",
+    "event_arrived",
+    "fail_attempt",
+    "refuse",
+    "send_event",
+    "split_finished_arrived",
+    "stale_attempt",
+]
+
+
+def refuse(step: StepBuilder, what: str, subtask: int, attempt_number: int, reason: str) -> None:
+    """Record what is refused; it changes no state (DESIGN.md, section 4)."""
+    step.add(
+        Kind.FACT,
+        subtask=subtask,
+        attempt_number=attempt_number,
+        reason=reason,
+        value=Refused(what=what),
+    )
+
+
+def is_handled(state: JobState, subtask: int, attempt_number: int) -> bool:
+    """Whether what this attempt sends is handled here (clauses B3, D1)."""
+    return state.phase in HANDLED_IN and state.attempt(subtask, attempt_number) is not None
+
+
+def why_not_handled(state: JobState, subtask: int, attempt_number: int) -> str:
+    """The reason, for the record and for the sender."""
+    if state.phase not in HANDLED_IN:
+        return f"the job is {state.phase.value}"
+    known = state.subtasks.get(subtask)
+    if known is not None and known.completion is not None:
+        return f"subtask {subtask} has completed"
+    return f"attempt {attempt_number} of subtask {subtask} is over"
+
+
+def _refuse_and_fence(step: StepBuilder, what: str, subtask: int, attempt_number: int) -> None:
+    reason = why_not_handled(step.state, subtask, attempt_number)
+    refuse(step, what, subtask, attempt_number, reason)
+    step.effects.append(
+        FenceAttempt(
+            driver_id=step.state.driver_id,
+            subtask=subtask,
+            attempt_number=attempt_number,
+            reason=reason,
+            is_finished=False,
+        )
+    )
+
+
+def attempt_registered(step: StepBuilder, given: AttemptRegistered) -> None:
+    """Make the task an attempt, unless its subtask has finished or a newer task has come before (clauses B4, B7)."""
+    state = step.state
+    known = state.subtasks.get(given.subtask)
+    if known is None:
+        step.effects.append(
+            RefuseAttempt(
+                connection_id=given.connection_id,
+                reason=f"there is no subtask {given.subtask} of {state.parallelism}",
+            )
+        )
+        return
+    if known.completion is not None:
+        step.effects.append(
+            AnswerFinished(
+                connection_id=given.connection_id,
+                attempt_number=known.completion.attempt_number,
+            )
+        )
+        return
+    task = (state.epoch, given.stage_run, given.task_attempt_id)
+    if not given.is_current_run or state.phase is not Phase.RUNNING:
+        _refuse_task(step, given, f"stage run {given.stage_run} is over")
+        return
+    if task <= known.newest_task:
+        reason = (
+            f"task {given.task_attempt_id} of stage run {given.stage_run} is not newer than task "
+            f"{known.newest_task[2]} of stage run {known.newest_task[1]}, which has been an attempt"
+        )
+        _refuse_task(step, given, reason)
+        return
+    if known.attempt is not None:
+        reason = f"fenced by the newer task {given.task_attempt_id}"
+        fail_attempt(
+            step,
+            AttemptLost(
+                subtask=given.subtask,
+                attempt_number=known.attempt.attempt_number,
+                reason=reason,
+            ),
+        )
+        if step.state.phase is not Phase.RUNNING:
+            step.effects.append(RefuseAttempt(connection_id=given.connection_id, reason=reason))
+            return
+    _start_attempt(step, given)
+
+
+def _refuse_task(step: StepBuilder, given: AttemptRegistered, reason: str) -> None:
+    newest = step.state.subtasks[given.subtask].next_attempt_number - 1
+    refuse(step, "registration", given.subtask, max(newest, 0), reason)
+    step.effects.append(RefuseAttempt(connection_id=given.connection_id, reason=reason))
+
+
+def _start_attempt(step: StepBuilder, given: AttemptRegistered) -> None:
+    known = step.state.subtasks[given.subtask]
+    attempt_number = known.next_attempt_number
+    step.add(
+        Kind.ATTEMPT_STARTED,
+        subtask=given.subtask,
+        attempt_number=attempt_number,
+        checkpoint_id=known.restore_from,
+        attributes={
+            "stage_run": str(given.stage_run),
+            "spark_task_attempt_id": str(given.task_attempt_id),
+            "spark_attempt_number": str(given.spark_attempt_number),
+            "host": given.host,
+            "pid": str(given.pid),
+        },
+    )
+    step.effects.append(
+        AcceptAttempt(
+            connection_id=given.connection_id,
+            subtask=given.subtask,
+            attempt_number=attempt_number,
+            epoch=step.state.epoch,
+            restored_checkpoint=known.restore_from,
+            states=states_of(step.state, given.subtask),
+        )
+    )
+    step.call_all(
+        lambda operator_id: CallAttemptReady(
+            operator_id=operator_id, subtask=given.subtask, attempt_number=attempt_number
+        )
+    )
+
+
+def event_arrived(step: StepBuilder, given: EventArrived) -> None:
+    """Record an event, then have its coordinator handle it."""
+    if not is_handled(step.state, given.subtask, given.attempt_number):
+        _refuse_and_fence(step, "event", given.subtask, given.attempt_number)
+        return
+    if (
+        given.operator_id not in step.config.operators
+        or given.payload_type not in step.config.projection.types
+    ):
+        _lose(
+            step,
+            given.subtask,
+            given.attempt_number,
+            f"it sent an event of type {given.payload_type} to operator {given.operator_id!r}; "
+            "the job has no such type, or no coordinator there",
+        )
+        return
+    record = step.add(
+        Kind.EVENT_TO_COORDINATOR,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=given.event_id,
+        last_barrier=given.last_barrier,
+        payload_type=given.payload_type,
+        payload=given.payload,
+    )
+    event = UpEvent(
+        sequence=record.sequence or 0,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=given.event_id,
+        last_barrier=given.last_barrier,
+        payload_type=given.payload_type,
+        payload=given.payload,
+    )
+    step.calls.append(CallEvent(event=event, is_redelivery=False))
+
+
+def _lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
+    fail_attempt(step, AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=reason))
+
+
+def send_event(step: StepBuilder, given: SendEvent) -> int:
+    """Append an event down; deliver it now, or when nothing holds the gateway any more. Returns its id.
+
+    An event to an attempt that is over is in the log as failed, in the same turn (clause B5).
+    """
+    state = step.state
+    event_id = state.next_event_id
+    attempt = state.attempt(given.subtask, given.attempt_number)
+    gateway = state.gateways.get((given.operator_id, given.subtask))
+    attributes: dict[str, str] = {}
+    if given.is_loss_tolerant:
+        attributes["loss_tolerant"] = "true"
+    if attempt is None:
+        reason = why_not_handled(state, given.subtask, given.attempt_number)
+        record = step.add(
+            Kind.EVENT_FAILED,
+            operator_id=given.operator_id,
+            subtask=given.subtask,
+            attempt_number=given.attempt_number,
+            event_id=event_id,
+            payload_type=given.payload_type,
+            payload=given.payload,
+            reason=reason,
+            attributes={"never_sent": "true", **attributes},
+        )
+        assert record.event_id == event_id
+        step.calls.append(
+            CallFuture(
+                operator_id=given.operator_id,
+                event_id=event_id,
+                subtask=given.subtask,
+                attempt_number=given.attempt_number,
+                reason=reason,
+            )
+        )
+        return event_id
+    is_held = gateway is not None and bool(gateway.closed_by)
+    if gateway is not None and gateway.closed_by:
+        attributes["held_by"] = ",".join(map(str, gateway.closed_by))
+    record = step.add(
+        Kind.EVENT_TO_SUBTASK,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=event_id,
+        payload_type=given.payload_type,
+        payload=given.payload,
+        attributes=attributes,
+    )
+    if not is_held:
+        sent = step.state.gateways[given.operator_id, given.subtask].unacked[event_id]
+        assert sent.sequence == record.sequence
+        step.effects.append(DeliverEvent(event=sent))
+    return event_id
+
+
+def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
+    """Record an ack and resolve its future; a late, doubled or foreign one changes nothing (clause C6)."""
+    gateway = step.state.gateways.get((given.operator_id, given.subtask))
+    event = None
+    if gateway is not None and gateway.attempt_number == given.attempt_number:
+        event = gateway.unacked.get(given.event_id)
+    if event is None or not is_handled(step.state, given.subtask, given.attempt_number):
+        refuse(
+            step,
+            "event ack",
+            given.subtask,
+            given.attempt_number,
+            f"event {given.event_id} of operator {given.operator_id!r} is not waiting for an ack",
+        )
+        return
+    step.add(
+        Kind.EVENT_ACKED,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=given.event_id,
+        last_barrier=given.last_barrier,
+        cause=event.sequence,
+    )
+    step.effects.append(StopAckTimer(event_id=given.event_id))
+    step.calls.append(
+        CallFuture(
+            operator_id=given.operator_id,
+            event_id=given.event_id,
+            subtask=given.subtask,
+            attempt_number=given.attempt_number,
+            reason=None,
+        )
+    )
+    checkpoints.advance(step)
+
+
+def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> None:
+    """Record the end of a split; in a batch chain without state across splits it stays finished (clause L4)."""
+    if not is_handled(step.state, given.subtask, given.attempt_number):
+        _refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
+        return
+    kept = {"kept": "true"} if step.config.keeps_finished_splits else {}
+    step.add(
+        Kind.SPLIT_FINISHED,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        last_barrier=given.last_barrier,
+        value=given.finished,
+        attributes=kept,
+    )
+
+
+def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
+    """Record that a subtask has finished; it counts as its barriers and acks (clause F8)."""
+    subtask, attempt_number = given.subtask, given.attempt_number
+    if not is_handled(step.state, subtask, attempt_number):
+        _refuse_and_fence(step, "completion", subtask, attempt_number)
+        return
+    fail_events(step, subtask, f"subtask {subtask} has completed")
+    step.add(
+        Kind.SUBTASK_COMPLETED,
+        subtask=subtask,
+        attempt_number=attempt_number,
+        last_barrier=given.last_barrier,
+        value=given.snapshot,
+    )
+    step.effects.append(
+        FenceAttempt(
+            driver_id=step.state.driver_id,
+            subtask=subtask,
+            attempt_number=attempt_number,
+            reason="completed",
+            is_finished=True,
+        )
+    )
+    if step.state.phase is Phase.ENDING:
+        # Clause H1: told in this very turn, so that the intents stand in it too.
+        for operator_id in step.config.operators:
+            step.add(
+                Kind.COORDINATOR_NOTIFIED,
+                operator_id=operator_id,
+                checkpoint_id=BATCH_COMPLETE,
+                attributes={"what": "complete"},
+            )
+        step.call_all(
+            lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE)
+        )
+        return
+    checkpoints.advance(step)
+
+
+def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
+    """What the subtask's attempt has not acked, in send order."""
+    events: list[DownEvent] = []
+    for operator_id in state.operators:
+        gateway: GatewayState | None = state.gateways.get((operator_id, subtask))
+        if gateway is not None:
+            events.extend(event for _, event in sorted_items(gateway.unacked))
+    return sorted(events, key=lambda event: event.sequence)
+
+
+def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
+    """Fail all that is un-acked, held events included (clauses C7, G4); futures in send order (C9)."""
+    for event in unacked_events(step.state, subtask):
+        step.add(
+            Kind.EVENT_FAILED,
+            operator_id=event.operator_id,
+            subtask=subtask,
+            attempt_number=event.attempt_number,
+            event_id=event.event_id,
+            cause=event.sequence,
+            reason=reason,
+            attributes={"loss_tolerant": "true"} if event.is_loss_tolerant else None,
+        )
+        step.effects.append(StopAckTimer(event_id=event.event_id))
+        step.calls.append(
+            CallFuture(
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                subtask=subtask,
+                attempt_number=event.attempt_number,
+                reason=reason,
+            )
+        )
+
+
+def attempt_lost(step: StepBuilder, given: AttemptLost) -> None:
+    """An attempt is over: a local failover; unless it was over already."""
+    state = step.state
+    if state.attempt(given.subtask, given.attempt_number) is None:
+        return
+    if state.phase is not Phase.RUNNING:
+        return
+    fail_attempt(step, given)
+
+
+def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = True) -> None:
+    """The one turn of a local failover (clauses B2, C7, C9, E1): the end, the failed events, the aborts, the reset."""
+    state = step.state
+    attempt = state.attempt(given.subtask, given.attempt_number)
+    assert attempt is not None, "a live attempt fails"
+    is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
+    lost_up, lost_down = _lost(state, attempt)
+    fail_events(step, given.subtask, given.reason)
+    attributes = {
+        name: str(value)
+        for name, value in (("split_id", given.split_id), ("event_id", given.event_id))
+        if value is not None
+    }
+    step.add(
+        Kind.ATTEMPT_FAILED,
+        operator_id=None,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        reason=given.reason,
+        attributes=attributes,
+    )
+    step.effects.append(
+        FenceAttempt(
+            driver_id=attempt.driver_id,
+            subtask=given.subtask,
+            attempt_number=given.attempt_number,
+            reason=given.reason,
+            is_finished=False,
+        )
+    )
+    if attempt.epoch == state.epoch:
+        step.effects.append(
+            KillTask(
+                stage_run=attempt.stage_run,
+                task_attempt_id=attempt.task_attempt_id,
+                reason=given.reason,
+            )
+        )
+    if is_exhausted:
+        failures.fail_job(step, given.reason)
+        return
+    for checkpoint_id, _ in sorted_items(step.state.pending):
+        checkpoints.abort(
+            step, checkpoint_id, f"attempt {given.attempt_number} of subtask {given.subtask} failed"
+        )
+    last = step.state.last_checkpoint
+    step.add(
+        Kind.SUBTASK_RESET,
+        subtask=given.subtask,
+        checkpoint_id=last,
+        attributes={"counted": "true" if is_counted else "false"},
+    )
+    step.call_all(
+        lambda operator_id: CallAttemptFailed(
+            operator_id=operator_id,
+            subtask=given.subtask,
+            attempt_number=given.attempt_number,
+            reason=given.reason,
+        )
+    )
+    step.call_all(
+        lambda operator_id: CallSubtaskReset(
+            operator_id=operator_id,
+            subtask=given.subtask,
+            checkpoint_id=last,
+            lost_up=tuple(one for one in lost_up if one.operator_id == operator_id),
+            lost_down=tuple(one for one in lost_down if one.operator_id == operator_id),
+        )
+    )
+
+
+def _lost(
+    state: JobState, attempt: AttemptState
+) -> tuple[tuple[UpEvent, ...], tuple[DownEvent, ...]]:
+    """What a failover to the last completed checkpoint loses (clause D5)."""
+    last = state.last_checkpoint
+    up = tuple(event for _, event in sorted_items(attempt.received) if event.last_barrier >= last)
+    checkpoint = state.completed.get(last)
+    down = []
+    for sequence, event in sorted_items(attempt.sent):
+        cut = None if checkpoint is None else checkpoint.cuts.get(event.operator_id)
+        if cut is None or sequence > cut.sequence:
+            down.append(event)
+    return up, tuple(down)
+
+
+def stale_attempt(step: StepBuilder, subtask: int) -> None:
+    """At a resume: what the dead driver had is a local failover (DESIGN.md, section 7)."""
+    attempt = step.state.subtasks[subtask].attempt
+    assert attempt is not None, "the caller has looked"
+    fail_attempt(
+        step,
+        AttemptLost(
+            subtask=subtask,
+            attempt_number=attempt.attempt_number,
+            reason=f"its driver, of epoch {attempt.epoch}, is gone",
+        ),
+        is_counted=False,
+    )

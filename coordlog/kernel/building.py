@@ -1,0 +1,140 @@
+"""Builds one step: places each record as the log will have it, and moves the state on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from coordlog.limits import (
+    CHECKPOINT_ABORTS_IN_A_ROW_MAX,
+    HELD_EVENTS_PER_GATEWAY_MAX,
+    REASON_CHARS_MAX,
+    RESTART_BACKOFF_MAX_S,
+    RESTART_BACKOFF_S,
+    RESTART_WINDOW_S,
+    RESTARTS_MAX,
+    RETAINED_CHECKPOINTS,
+    SETTLE_ATTEMPTS_MAX,
+)
+from coordlog.projections.job import JobProjection
+from coordlog.projections.state import JobState
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import Kind, Record
+
+from .outputs import Call, Effect, Step
+
+__all__ = ["KernelConfig", "StepBuilder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """What the kernel decides by. The same for a whole reign."""
+
+    projection: JobProjection
+    operators: tuple[str, ...]
+    """The operators that have coordinators, in the order of the chain."""
+    is_batch: bool
+    keeps_finished_splits: bool
+    """Batch, and no operator of the chain keeps state across splits (clause L4)."""
+    cluster_id: str = ""
+    topic_id: str = ""
+    is_overlap_allowed: bool = False
+    restarts_max: int = RESTARTS_MAX
+    restart_window_s: float = RESTART_WINDOW_S
+    restart_backoff_s: float = RESTART_BACKOFF_S
+    restart_backoff_max_s: float = RESTART_BACKOFF_MAX_S
+    retained_checkpoints: int = RETAINED_CHECKPOINTS
+    settle_attempts_max: int = SETTLE_ATTEMPTS_MAX
+    held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX
+    timeouts_in_a_row_max: int = CHECKPOINT_ABORTS_IN_A_ROW_MAX
+
+
+@dataclass(slots=True, kw_only=True)
+class StepBuilder:
+    """The records, calls and effects of one step so far, and the state after them. Lives within one `step`."""
+
+    config: KernelConfig
+    state: JobState
+    now_us: int
+    records: list[Record] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+    def add(
+        self,
+        kind: Kind,
+        *,
+        operator_id: str | None = None,
+        subtask: int | None = None,
+        attempt_number: int | None = None,
+        checkpoint_id: int | None = None,
+        event_id: int | None = None,
+        last_barrier: int | None = None,
+        cause: int | None = None,
+        payload_type: str | None = None,
+        payload: bytes | None = None,
+        value: Payload | None = None,
+        reason: str | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> Record:
+        """Append a record: its type before its first use, then itself; the state moves on. Returns it as placed."""
+        if value is not None:
+            declared = payload_type_of(value)
+            payload_type, payload = declared.key, declared.encode(value)
+        if payload_type is not None and payload_type not in self.state.types:
+            self._register(payload_type)
+        return self._place(
+            Record(
+                epoch=self.state.epoch,
+                driver_id=self.state.driver_id,
+                sequence=self.state.next_sequence,
+                kind=kind,
+                timestamp_us=self.now_us,
+                job_id=self.state.job_id,
+                operator_id=operator_id,
+                subtask=subtask,
+                attempt_number=attempt_number,
+                checkpoint_id=checkpoint_id,
+                event_id=event_id,
+                last_barrier=last_barrier,
+                cause=cause,
+                payload_type=payload_type,
+                payload=payload,
+                reason=None if reason is None else reason[-REASON_CHARS_MAX:],
+                attributes=attributes or {},
+            )
+        )
+
+    def _register(self, key: str) -> None:
+        declared = self.config.projection.types.by_key(key)
+        self._place(
+            Record(
+                epoch=self.state.epoch,
+                driver_id=self.state.driver_id,
+                sequence=self.state.next_sequence,
+                kind=Kind.TYPE_REGISTERED,
+                timestamp_us=self.now_us,
+                job_id=self.state.job_id,
+                payload_type=key,
+                payload=declared.schema_json.encode(),
+                attributes={"fingerprint": f"{declared.fingerprint:016x}"},
+            )
+        )
+
+    def _place(self, record: Record) -> Record:
+        self.state = self.config.projection.apply(self.state, record)
+        self.records.append(record)
+        return record
+
+    def call_all(self, make: Callable[[str], Call]) -> None:
+        """One call per coordinator, in the order of the chain."""
+        self.calls.extend(make(operator_id) for operator_id in self.config.operators)
+
+    def built(self) -> Step:
+        """The step."""
+        return Step(
+            state=self.state,
+            records=tuple(self.records),
+            calls=tuple(self.calls),
+            effects=tuple(self.effects),
+        )

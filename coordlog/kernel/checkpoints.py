@@ -1,0 +1,376 @@
+"""Decisions about checkpoints: triggering, cuts, barriers, acks, completing, aborting (clauses F and G)."""
+
+from __future__ import annotations
+
+from coordlog.projections.checkpoint_records import channel_state, missing
+from coordlog.projections.lifecycles import HANDLED_IN
+from coordlog.projections.state import (
+    GatewayState,
+    HeldEvent,
+    JobState,
+    PendingCheckpoint,
+    Phase,
+    sorted_items,
+    sorted_values,
+)
+from coordlog.schemas.builtin import (
+    AttemptRef,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    CoordinatorCut,
+    FinishedSubtask,
+    SubtaskSnapshot,
+)
+from coordlog.schemas.record import NO_CHECKPOINT, Kind
+
+from . import attempts
+from .building import StepBuilder
+from .inputs import (
+    AttemptLost,
+    CheckpointAckArrived,
+    CheckpointReleased,
+    CheckpointTimedOut,
+    CompleteCheckpoint,
+    FailCheckpoint,
+)
+from .outputs import (
+    CallAborted,
+    CallCheckpoint,
+    CallComplete,
+    CompletedReleased,
+    DeliverEvent,
+    InjectBarrier,
+    StartCheckpointTimer,
+    TellAttempt,
+)
+
+__all__ = [
+    "abort",
+    "advance",
+    "can_trigger",
+    "checkpoint_ack_arrived",
+    "checkpoint_due",
+    "checkpoint_released",
+    "checkpoint_timed_out",
+    "complete_checkpoint",
+    "fail_checkpoint",
+    "last_is_final",
+    "tell_complete",
+]
+
+
+def can_trigger(state: JobState, *, is_overlap_allowed: bool) -> bool:
+    """Whether a checkpoint may start now (clause F8)."""
+    return (
+        state.phase is Phase.RUNNING
+        and not state.is_batch
+        and not state.is_restoring
+        and state.owed_complete is None
+        and (is_overlap_allowed or not state.pending)
+        and state.live_count + state.finished_count == state.parallelism
+    )
+
+
+def checkpoint_due(step: StepBuilder) -> None:
+    """Trigger a checkpoint, if one may start: coordinators first, all of them (clause F1)."""
+    state = step.state
+    if not can_trigger(state, is_overlap_allowed=step.config.is_overlap_allowed):
+        return
+    live, finished = [], []
+    for subtask in sorted_values(state.subtasks):
+        if subtask.attempt is not None:
+            live.append(
+                AttemptRef(subtask=subtask.subtask, attempt_number=subtask.attempt.attempt_number)
+            )
+        else:
+            finished.append(subtask.subtask)
+    checkpoint_id = state.next_checkpoint_id
+    step.add(
+        Kind.CHECKPOINT_TRIGGERED,
+        checkpoint_id=checkpoint_id,
+        value=CheckpointTriggered(attempts=live, finished_subtasks=finished),
+    )
+    step.effects.append(StartCheckpointTimer(checkpoint_id=checkpoint_id))
+    step.call_all(
+        lambda operator_id: CallCheckpoint(operator_id=operator_id, checkpoint_id=checkpoint_id)
+    )
+    advance(step)
+
+
+def complete_checkpoint(step: StepBuilder, given: CompleteCheckpoint) -> None:
+    """A coordinator's cut, here (clause F2); after the abort it closes nothing (F6)."""
+    pending = step.state.pending.get(given.checkpoint_id)
+    if pending is None or given.operator_id in pending.cuts:
+        return
+    step.add(
+        Kind.COORDINATOR_CHECKPOINTED,
+        operator_id=given.operator_id,
+        checkpoint_id=given.checkpoint_id,
+        payload=given.state,
+        attributes={"state": "folded" if given.state is None else "bytes"},
+    )
+    advance(step)
+
+
+def fail_checkpoint(step: StepBuilder, given: FailCheckpoint) -> None:
+    """A coordinator cannot give its part: the checkpoint is aborted, the job goes on (clause F5)."""
+    if given.checkpoint_id in step.state.pending:
+        abort(step, given.checkpoint_id, f"operator {given.operator_id!r}: {given.reason}")
+
+
+def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> None:
+    """An attempt has passed a barrier. One of an aborted checkpoint still hands over its committables (clause I4)."""
+    subtask, attempt_number = given.subtask, given.attempt_number
+    state = step.state
+    attempt = state.attempt(subtask, attempt_number)
+    if attempt is None or state.phase not in HANDLED_IN:
+        reason = attempts.why_not_handled(state, subtask, attempt_number)
+        attempts.refuse(step, "checkpoint ack", subtask, attempt_number, reason)
+        return
+    if not attempt.last_barrier < given.checkpoint_id < state.next_checkpoint_id:
+        attempts.refuse(
+            step,
+            "checkpoint ack",
+            subtask,
+            attempt_number,
+            f"checkpoint {given.checkpoint_id} is not above {attempt.last_barrier}, the last that "
+            f"it passed, and below {state.next_checkpoint_id}, the next to be triggered",
+        )
+        return
+    is_late = given.checkpoint_id not in state.pending
+    before = _gateways(state, subtask)
+    step.add(
+        Kind.CHECKPOINT_ACKED,
+        subtask=subtask,
+        attempt_number=attempt_number,
+        checkpoint_id=given.checkpoint_id,
+        last_barrier=given.checkpoint_id,
+        value=given.snapshot,
+        reason="the checkpoint was aborted before" if is_late else None,
+    )
+    _deliver_released(step, before)
+    advance(step)
+
+
+def advance(step: StepBuilder) -> None:
+    """Inject and complete what is ready, oldest first. Costs nothing where no checkpoint is pending."""
+    if not step.state.pending:
+        return
+    for checkpoint_id in sorted(step.state.pending):
+        pending = step.state.pending.get(checkpoint_id)
+        if pending is None:
+            continue
+        if not pending.is_injected and _is_cut(step, pending):
+            _inject(step, pending)
+            pending = step.state.pending[checkpoint_id]
+        if pending.is_injected and len(pending.acks) == len(pending.attempts):
+            _complete(step, pending)
+
+
+def _is_cut(step: StepBuilder, pending: PendingCheckpoint) -> bool:
+    return len(pending.cuts) == len(step.config.operators) and not pending.waiting
+
+
+def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
+    checkpoint_id = pending.checkpoint_id
+    for subtask, attempt_number in sorted_items(pending.attempts):
+        step.add(
+            Kind.BARRIER_INJECTED,
+            subtask=subtask,
+            attempt_number=attempt_number,
+            checkpoint_id=checkpoint_id,
+        )
+        step.effects.append(
+            InjectBarrier(
+                subtask=subtask, attempt_number=attempt_number, checkpoint_id=checkpoint_id
+            )
+        )
+    if not pending.attempts:
+        step.add(Kind.BARRIER_INJECTED, checkpoint_id=checkpoint_id)
+
+
+def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
+    checkpoint_id = pending.checkpoint_id
+    retained = [n for n in sorted(step.state.completed)][1 - step.config.retained_checkpoints :]
+    before = dict(step.state.gateways.items())
+    step.add(
+        Kind.CHECKPOINT_COMPLETED,
+        checkpoint_id=checkpoint_id,
+        cause=pending.triggered_sequence,
+        value=_metadata(step, pending, retained[0] if retained else checkpoint_id),
+    )
+    _deliver_released(step, before)
+    for older in sorted(step.state.pending):
+        if older < checkpoint_id:
+            abort(step, older, f"checkpoint {checkpoint_id} completed first", is_subsumed=True)
+    step.effects.append(CompletedReleased(checkpoint_id=checkpoint_id))
+    _tell_attempts(step, checkpoint_id, is_completed=True)
+
+
+def _metadata(
+    step: StepBuilder, pending: PendingCheckpoint, oldest_retained: int
+) -> CheckpointMetadata:
+    state = step.state
+    subtasks = [
+        SubtaskSnapshot(
+            subtask=subtask,
+            attempt_number=pending.attempts[subtask],
+            states=list(states),
+        )
+        for subtask, states in sorted_items(pending.acks)
+    ]
+    finished = []
+    for number in pending.finished:
+        completion = state.subtasks[number].completion
+        assert completion is not None, "a finished subtask has a completion"
+        finished.append(
+            FinishedSubtask(
+                subtask=number,
+                attempt_number=completion.attempt_number,
+                states=list(completion.states),
+            )
+        )
+    return CheckpointMetadata(
+        metadata_version=2,
+        job_id=state.job_id,
+        epoch=state.epoch,
+        checkpoint_id=pending.checkpoint_id,
+        triggered_sequence=pending.triggered_sequence,
+        cluster_id=step.config.cluster_id,
+        topic_id=step.config.topic_id,
+        parallelism=state.parallelism,
+        coordinators=[
+            CoordinatorCut(operator_id=operator_id, sequence=cut.sequence, state=cut.state)
+            for operator_id, cut in sorted_items(pending.cuts)
+        ],
+        subtasks=subtasks,
+        finished=finished,
+        in_flight_events=[event.sequence for event in channel_state(state, pending)],
+        oldest_retained=oldest_retained,
+    )
+
+
+def abort(
+    step: StepBuilder,
+    checkpoint_id: int,
+    reason: str,
+    *,
+    is_subsumed: bool = False,
+    is_timed_out: bool = False,
+    is_told: bool = True,
+) -> None:
+    """Abort one checkpoint: what it alone held leaves, and its coordinators are told (clauses E4, G3, H2)."""
+    before = dict(step.state.gateways.items())
+    attributes = {}
+    if is_subsumed:
+        attributes["subsumed"] = "true"
+    if is_timed_out:
+        attributes["timed_out"] = "true"
+    step.add(
+        Kind.CHECKPOINT_ABORTED,
+        checkpoint_id=checkpoint_id,
+        reason=reason,
+        attributes=attributes,
+    )
+    _deliver_released(step, before)
+    if not is_told:
+        return
+    for operator_id in step.config.operators:
+        step.add(
+            Kind.COORDINATOR_NOTIFIED,
+            operator_id=operator_id,
+            checkpoint_id=checkpoint_id,
+            attributes={"what": "aborted"},
+        )
+    step.call_all(
+        lambda operator_id: CallAborted(operator_id=operator_id, checkpoint_id=checkpoint_id)
+    )
+    _tell_attempts(step, checkpoint_id, is_completed=False)
+
+
+def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
+    """Abort it, naming who was missing; after a stated number in a row the missing attempts fail (clause F12)."""
+    pending = step.state.pending.get(given.checkpoint_id)
+    if pending is None or step.state.phase is not Phase.RUNNING:
+        return
+    lacking = missing(step.state, pending, step.config.operators)
+    reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
+    abort(step, given.checkpoint_id, reason, is_timed_out=True)
+    if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:
+        return
+    for subtask, attempt_number in sorted_items(pending.attempts):
+        is_live = step.state.attempt(subtask, attempt_number) is not None
+        if subtask not in pending.acks and is_live and step.state.phase is Phase.RUNNING:
+            attempts.fail_attempt(
+                step,
+                AttemptLost(
+                    subtask=subtask,
+                    attempt_number=attempt_number,
+                    reason=f"{step.state.timeouts_in_a_row} checkpoints in a row timed out; the "
+                    f"last, {given.checkpoint_id}, was missing {lacking}",
+                ),
+            )
+
+
+def checkpoint_released(step: StepBuilder, given: CheckpointReleased) -> None:
+    """Tell the coordinators, in a turn of their own (clause H1)."""
+    if step.state.owed_complete != given.checkpoint_id or step.state.phase is not Phase.RUNNING:
+        return
+    tell_complete(step, given.checkpoint_id)
+
+
+def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
+    """`COORDINATOR_NOTIFIED` for each, and the calls."""
+    for operator_id in step.config.operators:
+        step.add(
+            Kind.COORDINATOR_NOTIFIED,
+            operator_id=operator_id,
+            checkpoint_id=checkpoint_id,
+            attributes={"what": "complete"},
+        )
+    step.call_all(
+        lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=checkpoint_id)
+    )
+    if not step.config.operators:
+        step.add(
+            Kind.COORDINATOR_NOTIFIED, checkpoint_id=checkpoint_id, attributes={"what": "complete"}
+        )
+
+
+def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool) -> None:
+    for subtask in sorted_values(step.state.subtasks):
+        if subtask.attempt is not None and subtask.attempt.restored_checkpoint < checkpoint_id:
+            step.effects.append(
+                TellAttempt(
+                    subtask=subtask.subtask,
+                    attempt_number=subtask.attempt.attempt_number,
+                    checkpoint_id=checkpoint_id,
+                    is_completed=is_completed,
+                )
+            )
+
+
+def _gateways(state: JobState, subtask: int) -> dict[tuple[str, int], GatewayState]:
+    keys = [(operator_id, subtask) for operator_id in state.operators]
+    return {key: state.gateways[key] for key in keys if key in state.gateways}
+
+
+def _deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewayState]) -> None:
+    """Deliver what nothing holds any more, in send order (clause G2)."""
+    released: list[HeldEvent] = []
+    for key in sorted(before):
+        old, new = before[key], step.state.gateways.get(key)
+        if new is None or not old.held or old is new:
+            continue
+        still = {one.event.event_id for one in new.held}
+        released.extend(one for one in old.held if one.event.event_id not in still)
+    released.sort(key=lambda one: one.event.sequence)
+    step.effects.extend(DeliverEvent(event=one.event) for one in released)
+
+
+def last_is_final(state: JobState) -> bool:
+    """Whether the last completed checkpoint holds every subtask as finished."""
+    return (
+        state.last_checkpoint != NO_CHECKPOINT
+        and state.finished_in(state.last_checkpoint) == state.parallelism
+    )

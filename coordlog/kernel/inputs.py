@@ -1,0 +1,297 @@
+"""What arrives. Each input from outside begins a turn; an action is what a coordinator's code does within one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
+
+__all__ = [
+    "Action",
+    "AttemptLost",
+    "AttemptRegistered",
+    "CheckpointAckArrived",
+    "CheckpointDue",
+    "CheckpointReleased",
+    "CheckpointTimedOut",
+    "CommitSettled",
+    "CompleteCheckpoint",
+    "CompletionArrived",
+    "EventAckArrived",
+    "EventArrived",
+    "FailCheckpoint",
+    "FailGlobally",
+    "FinishJob",
+    "GiveCommit",
+    "Input",
+    "RecordFact",
+    "Redeliver",
+    "Resume",
+    "Rollback",
+    "SendEvent",
+    "SplitFinishedArrived",
+    "StaleAttempt",
+    "Start",
+    "TellRestored",
+    "WorkDone",
+]
+
+
+# --- a reign ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The first turn of a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Go on from the folded state (DESIGN.md, section 7)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """Go back to a checkpoint, -1 included: a global failover, or a new driver."""
+
+    checkpoint_id: int
+    is_failover: bool
+    """Within a reign; counted by the restart policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redeliver:
+    """Deliver the next event of the restored cut's channel state again (clause D3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellRestored:
+    """Tell the coordinators complete(n) once more (clause E6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleAttempt:
+    """At a resume: an attempt of the dead driver is over."""
+
+    subtask: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishJob:
+    """Nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailGlobally:
+    """A callback raised, `fail_job`, or a stage that Spark aborted."""
+
+    reason: str
+    operator_id: str | None = None
+    subtask: int | None = None
+
+
+# --- from attempts ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRegistered:
+    """A Spark task of this driver asks to become an attempt."""
+
+    connection_id: int
+    subtask: int
+    stage_run: int
+    task_attempt_id: int
+    spark_attempt_number: int
+    host: str
+    pid: int
+    is_current_run: bool = True
+    """Whether its stage run is the newest; one of an older run is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLost:
+    """An attempt is over: connection lost, a call that raised, a lease or an ack that ran out."""
+
+    subtask: int
+    attempt_number: int
+    reason: str
+    operator_id: str | None = None
+    split_id: str | None = None
+    event_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventArrived:
+    """An event from an attempt."""
+
+    subtask: int
+    attempt_number: int
+    operator_id: str
+    event_id: int
+    last_barrier: int
+    payload_type: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventAckArrived:
+    """An attempt has processed an event."""
+
+    subtask: int
+    attempt_number: int
+    operator_id: str
+    event_id: int
+    last_barrier: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAckArrived:
+    """An attempt has passed a barrier."""
+
+    subtask: int
+    attempt_number: int
+    checkpoint_id: int
+    snapshot: AttemptSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFinishedArrived:
+    """An attempt has ended a split."""
+
+    subtask: int
+    attempt_number: int
+    operator_id: str
+    last_barrier: int
+    finished: SplitFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionArrived:
+    """An attempt has finished its subtask."""
+
+    subtask: int
+    attempt_number: int
+    last_barrier: int
+    snapshot: AttemptSnapshot
+
+
+# --- timers, workers, the log ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDue:
+    """It is time for a checkpoint, or somebody asked for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTimedOut:
+    """A checkpoint was not whole in time."""
+
+    checkpoint_id: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReleased:
+    """A checkpoint's completion is in the log: tell the coordinators (clause H1)."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettled:
+    """A sink has settled an intent, or could not."""
+
+    sequence: int
+    payload_type: str | None
+    payload: bytes | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDone:
+    """A `call_async` has a result, or a timer of a coordinator has fired."""
+
+    operator_id: str
+    generation: int
+    """Of coordinators; an older one's result is recorded only."""
+    turn_sequence: int
+    """The first sequence of the turn that asked for it."""
+    call_number: int
+    is_timer: bool
+    payload_type: str | None = None
+    payload: bytes | None = None
+    error: str | None = None
+    is_orphan: bool = False
+    """The coordinator that asked is closed."""
+
+
+Input = (
+    Start
+    | Resume
+    | Rollback
+    | Redeliver
+    | TellRestored
+    | StaleAttempt
+    | FinishJob
+    | FailGlobally
+    | AttemptRegistered
+    | AttemptLost
+    | EventArrived
+    | EventAckArrived
+    | CheckpointAckArrived
+    | SplitFinishedArrived
+    | CompletionArrived
+    | CheckpointDue
+    | CheckpointTimedOut
+    | CheckpointReleased
+    | CommitSettled
+    | WorkDone
+)
+
+
+# --- what a coordinator's code does inside a turn --------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendEvent:
+    """`gateway.send_event`."""
+
+    operator_id: str
+    subtask: int
+    attempt_number: int
+    payload_type: str
+    payload: bytes
+    is_loss_tolerant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCheckpoint:
+    """`result.complete(state)`: the cut. `state` is None where it is the fold here."""
+
+    operator_id: str
+    checkpoint_id: int
+    state: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailCheckpoint:
+    """`result.fail(cause)`."""
+
+    operator_id: str
+    checkpoint_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFact:
+    """`context.record(fact)`."""
+
+    operator_id: str
+    payload_type: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveCommit:
+    """`context.commit(checkpoint_id, intent)`."""
+
+    operator_id: str
+    checkpoint_id: int
+    payload_type: str
+    payload: bytes
+
+
+Action = SendEvent | CompleteCheckpoint | FailCheckpoint | RecordFact | GiveCommit

@@ -1,0 +1,28 @@
+"""The one restart policy over local and global failovers (clause E2), by the records' own timestamps."""
+
+from __future__ import annotations
+
+from coordlog.projections.state import JobState
+
+from .building import KernelConfig
+
+__all__ = ["backoff_s", "failures_in_window", "is_exhausted"]
+
+_US = 1_000_000
+
+
+def failures_in_window(config: KernelConfig, state: JobState, now_us: int) -> int:
+    """How many failovers the policy counts at `now_us`."""
+    since = now_us - int(config.restart_window_s * _US)
+    return sum(1 for at in state.failures_us if at > since)
+
+
+def is_exhausted(config: KernelConfig, state: JobState, now_us: int) -> bool:
+    """Whether one more failover is more than the policy allows."""
+    return failures_in_window(config, state, now_us) >= config.restarts_max
+
+
+def backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float:
+    """How long the next global failover waits: doubles with each failure in the window."""
+    doublings = min(failures_in_window(config, state, now_us), 30)
+    return float(min(config.restart_backoff_s * 2**doublings, config.restart_backoff_max_s))

@@ -1,0 +1,165 @@
+"""`step(config, state, input) -> Step`: what one input leads to. Pure: the runtime does what it says.
+
+A turn is one `step` of an input from outside, the calls that it asks for, each of whose actions is a `step` of its own
+(`act`), and what `due` says is next belongs to the turns after it.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordlog.projections.state import JobState, Phase, sorted_values
+
+from . import attempts, checkpoints, failures
+from .building import KernelConfig, StepBuilder
+from .inputs import (
+    Action,
+    AttemptLost,
+    AttemptRegistered,
+    CheckpointAckArrived,
+    CheckpointDue,
+    CheckpointReleased,
+    CheckpointTimedOut,
+    CommitSettled,
+    CompleteCheckpoint,
+    CompletionArrived,
+    EventAckArrived,
+    EventArrived,
+    FailCheckpoint,
+    FailGlobally,
+    FinishJob,
+    GiveCommit,
+    Input,
+    RecordFact,
+    Redeliver,
+    Resume,
+    Rollback,
+    SendEvent,
+    SplitFinishedArrived,
+    StaleAttempt,
+    Start,
+    TellRestored,
+    WorkDone,
+)
+from .outputs import Step
+
+__all__ = ["act", "due", "is_ready_for_attempts", "step"]
+
+
+def step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
+    """What an input leads to. `now_us` is the turn's time, microseconds since 1970, UTC, and enters its records."""
+    builder = StepBuilder(config=config, state=state, now_us=max(now_us, state.timestamp_us))
+    _dispatch(builder, given)
+    return builder.built()
+
+
+def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> Step:
+    """What a coordinator's code does within a turn leads to."""
+    builder = StepBuilder(config=config, state=state, now_us=max(now_us, state.timestamp_us))
+    match action:
+        case SendEvent():
+            attempts.send_event(builder, action)
+        case CompleteCheckpoint():
+            checkpoints.complete_checkpoint(builder, action)
+        case FailCheckpoint():
+            checkpoints.fail_checkpoint(builder, action)
+        case RecordFact():
+            failures.record_fact(builder, action)
+        case GiveCommit():
+            failures.give_commit(builder, action)
+        case _:
+            assert_never(action)
+    return builder.built()
+
+
+def _dispatch(builder: StepBuilder, given: Input) -> None:  # noqa: C901, PLR0912, a table of one line each
+    match given:
+        case EventArrived():
+            attempts.event_arrived(builder, given)
+        case EventAckArrived():
+            attempts.event_ack_arrived(builder, given)
+        case CheckpointAckArrived():
+            checkpoints.checkpoint_ack_arrived(builder, given)
+        case SplitFinishedArrived():
+            attempts.split_finished_arrived(builder, given)
+        case CompletionArrived():
+            attempts.completion_arrived(builder, given)
+        case AttemptRegistered():
+            attempts.attempt_registered(builder, given)
+        case AttemptLost():
+            attempts.attempt_lost(builder, given)
+        case StaleAttempt():
+            attempts.stale_attempt(builder, given.subtask)
+        case CheckpointDue():
+            checkpoints.checkpoint_due(builder)
+        case CheckpointTimedOut():
+            checkpoints.checkpoint_timed_out(builder, given)
+        case CheckpointReleased():
+            checkpoints.checkpoint_released(builder, given)
+        case CommitSettled():
+            failures.commit_settled(builder, given)
+        case WorkDone():
+            failures.work_done(builder, given)
+        case FailGlobally():
+            failures.fail_globally(builder, given)
+        case Start():
+            failures.start(builder)
+        case Resume():
+            failures.resume(builder)
+        case Rollback():
+            failures.rollback(builder, given)
+        case Redeliver():
+            failures.redeliver(builder)
+        case TellRestored():
+            failures.tell_restored(builder)
+        case FinishJob():
+            failures.finish_job(builder)
+        case _:
+            assert_never(given)
+
+
+def due(config: KernelConfig, state: JobState) -> Input | None:
+    """What is to be done before anything else that arrives; None where nothing is.
+
+    The caller runs it as a turn of its own and asks again. Every answer changes the state, so that this ends.
+    """
+    if state.phase is Phase.ENDING:
+        return None if state.intents else FinishJob()
+    if state.phase is not Phase.RUNNING:
+        return None
+    if state.owed_redeliveries:
+        return Redeliver()
+    if state.is_restore_owed:
+        return TellRestored()
+    stale = _stale(state)
+    if stale is not None:
+        return StaleAttempt(subtask=stale)
+    if state.is_batch or state.finished_count < state.parallelism:
+        return None
+    if checkpoints.last_is_final(state):
+        is_done = state.owed_complete is None and not state.intents and not state.pending
+        return FinishJob() if is_done else None
+    if state.aborts_in_a_row == 0 and checkpoints.can_trigger(
+        state, is_overlap_allowed=config.is_overlap_allowed
+    ):
+        return CheckpointDue()
+    return None
+
+
+def _stale(state: JobState) -> int | None:
+    if state.stale_count == 0:
+        return None
+    for subtask in sorted_values(state.subtasks):
+        if subtask.attempt is not None and subtask.attempt.epoch < state.epoch:
+            return subtask.subtask
+    return None
+
+
+def is_ready_for_attempts(state: JobState) -> bool:
+    """Whether the Spark stage may start: all that precedes the first attempt is done, intents settled (section 7)."""
+    return (
+        state.phase is Phase.RUNNING
+        and not state.is_restoring
+        and not state.intents
+        and state.finished_count < state.parallelism
+    )

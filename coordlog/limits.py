@@ -1,0 +1,148 @@
+"""Every limit of the driver and its attempts, with unit, default and why.
+
+Whatever waits or grows does so up to one of these. Durations end in `_S` (seconds), sizes in `_BYTES`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+LOG_TIMEOUT_S: Final = 120.0
+"""How long an append of unknown outcome is sent again before the driver ends: a broker's restart takes seconds, an
+unattended one a minute."""
+
+APPEND_TIMEOUT_S: Final = 10.0
+"""How long one try of an append may take before its outcome counts as unknown."""
+
+READ_STALL_S: Final = 30.0
+"""How long a read may bring nothing although the high watermark says that there is more."""
+
+APPEND_BACKOFF_S: Final = 0.05
+"""Pause before the second try of an append; doubles with each further one."""
+
+APPEND_BACKOFF_MAX_S: Final = 2.0
+"""The longest pause between two tries: a broker that is back is noticed within it."""
+
+LOG_CONNECT_TIMEOUT_S: Final = 10.0
+"""How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""
+
+WRITER_CLOSE_TIMEOUT_S: Final = 2.0
+"""How long a writer that is thrown away may take to go; nobody waits for what it does after that."""
+
+GROUP_RECORDS_MAX: Final = 1_000
+"""Records in one append: 36,000 records/s at this size on two cores, and 25,000 at 100."""
+
+GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes in one append: bounds what one try has in flight."""
+
+PAYLOAD_BYTES_MAX: Final = 256 * 1024
+"""A payload above this does not go into the log inline."""
+
+RECORD_BYTES_MAX: Final = 900_000
+"""One encoded record: below Kafka's default `max.message.bytes` of 1,048,588 with room for key and headers."""
+
+# --- the mailbox -----------------------------------------------------------------------------------------------------
+UNRELEASED_TURNS_MAX: Final = 10_000
+"""Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""
+
+CALLBACK_TIMEOUT_S: Final = 60.0
+"""A callback of a coordinator that takes longer ends the driver, with its stack in the error (clause A5)."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long `close` of a coordinator may take on its worker before it is left behind."""
+
+WORKER_COUNT: Final = 4
+"""Threads for `call_async`, commits and `close`."""
+
+# --- attempts --------------------------------------------------------------------------------------------------------
+LEASE_S: Final = 30.0
+"""Silence after which either side takes the other for dead: longer than long native calls."""
+
+HEARTBEAT_S: Final = 2.0
+"""How often each side says that it lives: a lease holds fifteen of them."""
+
+ACK_TIMEOUT_S: Final = 60.0
+"""From delivery of an event to its ack; then exactly that attempt fails (clause C4)."""
+
+REGISTRATION_TIMEOUT_S: Final = 120.0
+"""How long a subtask may be without a live attempt: a loaded machine takes 40 s for a new executor."""
+
+UNRELEASED_EVENTS_PER_ATTEMPT_MAX: Final = 1_000
+"""Messages of one attempt that wait for the log; past it its connection is not read (clause D2)."""
+
+UNRELEASED_BYTES_PER_ATTEMPT_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one attempt's messages that wait for the log; past it its connection is not read."""
+
+OUTGOING_MESSAGES_PER_ATTEMPT_MAX: Final = 10_000
+"""Messages queued to one attempt; a slower one fails."""
+
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One message on an attempt's connection."""
+
+HELD_EVENTS_PER_GATEWAY_MAX: Final = 10_000
+"""Events that a closed gateway holds (clause G5)."""
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+CHECKPOINT_TIMEOUT_S: Final = 600.0
+"""A checkpoint that is not whole by then is aborted (clause F12); Flink's default too."""
+
+CHECKPOINT_ABORTS_IN_A_ROW_MAX: Final = 3
+"""After so many timed-out checkpoints in a row the missing attempts are failed."""
+
+RETAINED_CHECKPOINTS: Final = 3
+"""Completed checkpoints whose states are kept for a restore."""
+
+# --- failures --------------------------------------------------------------------------------------------------------
+RESTARTS_MAX: Final = 10
+"""Local and global failovers together within `RESTART_WINDOW_S`; the next one fails the job."""
+
+RESTART_WINDOW_S: Final = 600.0
+"""The time over which failovers are counted, by the records' own timestamps."""
+
+RESTART_BACKOFF_S: Final = 0.5
+"""Wait before a global failover's new stage; doubles with each failure in the window, up to a minute."""
+
+RESTART_BACKOFF_MAX_S: Final = 60.0
+"""The longest backoff."""
+
+POISON_FAILURES: Final = 3
+"""An event or split at which attempts fail so often in a row is named as poison."""
+
+SETTLE_ATTEMPTS_MAX: Final = 5
+"""Tries of one commit before it fails the job."""
+
+# --- driver and clients ----------------------------------------------------------------------------------------------
+TAKE_OVER_PROBE_S: Final = 5.0
+"""How long a possible live driver has to prove itself before it counts as gone."""
+
+STOP_TIMEOUT_S: Final = 60.0
+"""How long a stop with a checkpoint may take before it stops without one."""
+
+REASON_CHARS_MAX: Final = 4_000
+"""A reason in a record: a traceback's end, not a core dump."""
+
+TOKEN_BYTES: Final = 32
+"""The job's token: 256 random bits."""
+
+# --- files -----------------------------------------------------------------------------------------------------------
+FILE_BATCH_ROWS: Final = 8_192
+"""Rows that one poll of a file reader gives: a barrier waits for one batch, some milliseconds."""
+
+FILE_SPLIT_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one split of a large file: a few seconds of work, so that a slow subtask gets fewer."""
+
+CSV_BLOCK_BYTES: Final = 1024 * 1024
+"""What is parsed at once, and so the longest line of a CSV file: about 10,000 rows of 100 bytes."""
+
+CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
+"""What is read, of all files together, to settle the types of a CSV source: some tenths of a second."""
+
+CSV_SAMPLE_FILES_MAX: Final = 64
+"""Files that are looked into to settle the types of a CSV source: the listing's first, last, and evenly between."""
+
+ROW_GROUP_ROWS: Final = 131_072
+"""Rows of one row group of a Parquet file: enough to compress well."""
+
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that a Parquet writer holds before it writes a row group."""

@@ -1,0 +1,247 @@
+"""The threads of a driver: the mailbox, the log thread, workers and a watchdog (DESIGN.md, section 10).
+
+The mailbox alone touches kernel state and coordinators. The log thread alone touches the appender. They talk through
+queues; neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from coordlog.errors import CoordlogError, LogError, UsageError
+from coordlog.limits import CALLBACK_TIMEOUT_S, CLOSE_TIMEOUT_S, WORKER_COUNT
+from coordlog.log.appender import Appender
+from coordlog.log.port import UnstoredRecord
+from coordlog.messages import UpMessage
+from coordlog.runtime import Runtime
+
+__all__ = ["CallbackTimeoutError", "Mailbox", "MachineClock"]
+
+_log = logging.getLogger(__name__)
+
+_IDLE_S = 0.5
+_WATCH_S = 1.0
+
+
+class CallbackTimeoutError(UsageError):
+    """A coordinator's callback did not return in time (clause A5)."""
+
+    def __init__(self, callback: str, timeout_s: float, stack: str) -> None:
+        super().__init__(callback, timeout_s, stack)
+        self.callback, self.timeout_s, self.stack = callback, timeout_s, stack
+
+    def __str__(self) -> str:
+        return (
+            f"{self.callback} has not returned within {self.timeout_s:g} s; block in `call_async` "
+            f"instead. It is at:\n{self.stack}"
+        )
+
+
+class MachineClock:
+    """This machine's time."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+class Mailbox:
+    """Runs one `Runtime`. `start` once; `wait` on any thread; `close` always, last.
+
+    Implements `Arrivals` and `StageEvents` for what surrounds it, and `Workers` for the runtime.
+    """
+
+    def __init__(self, *, callback_timeout_s: float = CALLBACK_TIMEOUT_S) -> None:
+        self._callback_timeout_s = callback_timeout_s
+        self._condition = threading.Condition()
+        self._control: deque[Callable[[], None]] = deque()
+        self._inputs: deque[Callable[[], None]] = deque()
+        self._groups: queue.SimpleQueue[list[UnstoredRecord] | None] = queue.SimpleQueue()
+        self._workers = ThreadPoolExecutor(WORKER_COUNT, thread_name_prefix="coordlog-worker")
+        self._threads: list[threading.Thread] = []
+        self._done = threading.Event()
+        self._is_closing = False
+        self.error: BaseException | None = None
+        """What ended the driver, if it was not the job's end."""
+        self._runtime: Runtime | None = None
+        self._appender: Appender | None = None
+
+    # --- Workers ------------------------------------------------------------------------------------------------------
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` on a worker."""
+        if not self._is_closing:
+            try:
+                self._workers.submit(_logged(work))
+            except RuntimeError:
+                _log.debug("work dropped: the driver ends")
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """Run `thunk` on the mailbox, ahead of what attempts send: acknowledgements, results, timers."""
+        with self._condition:
+            self._control.append(thunk)
+            self._condition.notify()
+
+    # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
+    def arrived(self, connection_id: int, message: UpMessage) -> None:
+        """See `Arrivals`."""
+        self._offer(lambda runtime: runtime.arrived(connection_id, message))
+
+    def connection_lost(self, connection_id: int, reason: str) -> None:
+        """See `Arrivals`."""
+        self._offer(lambda runtime: runtime.connection_lost(connection_id, reason))
+
+    def stage_ended(self, stage_run: int, error: str | None) -> None:
+        """See `StageEvents`. Behind what attempts have sent before."""
+        self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
+
+    def _offer(self, act: Callable[[Runtime], None]) -> None:
+        def thunk() -> None:
+            assert self._runtime is not None, "started"
+            act(self._runtime)
+
+        with self._condition:
+            self._inputs.append(thunk)
+            self._condition.notify()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def start(self, runtime: Runtime, appender: Appender, first: Callable[[], None]) -> None:
+        """Start the threads; `first` is the first thing that the mailbox runs."""
+        self._runtime, self._appender = runtime, appender
+        self._control.appendleft(first)
+        for name, target in (
+            ("coordlog-mailbox", self._run_mailbox),
+            ("coordlog-log", self._run_log),
+            ("coordlog-watchdog", self._run_watchdog),
+        ):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end: of the job, or of the driver by `error`. Whether it has come."""
+        return self._done.wait(timeout_s)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the driver. Any thread."""
+        if error is not None and self.error is None:
+            self.error = error
+        self._done.set()
+        with self._condition:
+            self._condition.notify()
+
+    def close(self) -> None:
+        """End the threads, within a bound. Coordinators are closed on workers, and nobody waits for them long."""
+        self.end()
+        for thread in self._threads[:1]:
+            thread.join(CLOSE_TIMEOUT_S)
+        self._groups.put(None)
+        for thread in self._threads[1:]:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_TIMEOUT_S)
+        self._is_closing = True
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        if self._appender is not None and not any(t.is_alive() for t in self._threads):
+            self._appender.close()
+
+    # --- threads ------------------------------------------------------------------------------------------------------
+    def _run_mailbox(self) -> None:
+        runtime = self._runtime
+        assert runtime is not None, "started"
+        watched = 0.0
+        try:
+            while not self._done.is_set():
+                thunk = self._next(runtime)
+                if thunk is not None:
+                    thunk()
+                runtime.fire_timers()
+                if time.monotonic() - watched > _WATCH_S:
+                    watched = time.monotonic()
+                    runtime.watch_registrations()
+                group = runtime.take_group()
+                if group:
+                    self._groups.put(group)
+                if runtime.outcome is not None:
+                    break
+        except BaseException as error:  # noqa: BLE001, the mailbox's edge: a fault of ours ends the driver
+            _log.exception("the mailbox ends")
+            self.end(error)
+        finally:
+            runtime.host.close_all()
+            self.end()
+
+    def _next(self, runtime: Runtime) -> Callable[[], None] | None:
+        with self._condition:
+            while not self._done.is_set():
+                if self._control:
+                    return self._control.popleft()
+                if self._inputs and not runtime.is_backed_up:
+                    return self._inputs.popleft()
+                due = runtime.next_timer_s()
+                wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
+                if wait_s <= 0:
+                    return None
+                if not self._condition.wait(wait_s):
+                    return None
+        return None
+
+    def _run_log(self) -> None:
+        appender, runtime = self._appender, self._runtime
+        assert appender is not None, "started"
+        assert runtime is not None, "started"
+        while True:
+            group = self._groups.get()
+            if group is None:
+                return
+            try:
+                appender.append(group)
+            except (LogError, CoordlogError) as error:
+                self.end(error)
+                return
+            except BaseException as error:  # noqa: BLE001, a fault of ours ends the driver, with its cause
+                _log.exception("the log thread ends")
+                self.end(error)
+                return
+            self.post(runtime.acknowledged)
+
+    def _run_watchdog(self) -> None:
+        runtime = self._runtime
+        assert runtime is not None, "started"
+        mailbox = self._threads[0]
+        seen: tuple[int, float] | None = None
+        while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
+            calling, number = runtime.host.calling, runtime.host.call_count
+            if calling is None:
+                seen = None
+                continue
+            if seen is None or seen[0] != number:
+                seen = (number, time.monotonic())
+                continue
+            if time.monotonic() - seen[1] > self._callback_timeout_s:
+                frame = sys._current_frames().get(mailbox.ident or -1)
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
+                return
+
+
+def _logged(work: Callable[[], None]) -> Callable[[], None]:
+    """`work`, whose unexpected end is at least in the logging."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            _log.exception("a worker's task raised")
+
+    return run

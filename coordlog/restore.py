@@ -1,0 +1,261 @@
+"""Rebuilds a job from its log: fold what counts, check what must fit, choose where to go on (DESIGN.md, section 7)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordlog.chain import Chain
+from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.kernel.inputs import Input, Resume, Rollback, Start
+from coordlog.log.port import Log, StoredRecord
+from coordlog.log.protocol import Place
+from coordlog.projections.job import JobProjection
+from coordlog.projections.state import JobState, Phase
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.record import NO_CHECKPOINT, Kind
+
+__all__ = [
+    "Rebuild",
+    "RestoreMode",
+    "Restored",
+    "check_fits",
+    "describe_operators",
+    "first_input",
+    "projection_of",
+    "rebuild",
+]
+
+RestoreMode = str
+"""`start`, `resume`, `rollback`, `settle` or `finished`."""
+
+_PROGRESS_EVERY = 50_000
+
+
+def projection_of(chain: Chain) -> JobProjection:
+    """The fold that a job lives on."""
+    return JobProjection(
+        chain.payload_types,
+        {
+            provider.operator_id: provider.projection
+            for provider in chain.coordinators
+            if provider.projection is not None
+        },
+    )
+
+
+def describe_operators(chain: Chain) -> str:
+    """What the fingerprint of a job is made of, as JSON text: the operators, their versions, what they keep."""
+    return json.dumps(
+        [
+            {
+                "id": link.operator_id,
+                "version": link.version,
+                "coordinated": link.coordinator is not None,
+                "keeps_state": link.keeps_state_across_splits,
+            }
+            for link in chain.links
+        ],
+        sort_keys=True,
+    )
+
+
+class Rebuild:
+    """Folds stored records, in offset order, into a job's state. Whole turns only; void records are counted, not read."""
+
+    def __init__(self, projection: JobProjection, types: PayloadTypes) -> None:
+        self.state: JobState = projection.initial()
+        self.counting: Counting = NOTHING_COUNTED
+        self.end_offset = 0
+        self.record_count = 0
+        self.void_count = 0
+        self.checkpoint_offset: int | None = None
+        """Of the newest `CHECKPOINT_COMPLETED` that counts."""
+        self._projection, self._types = projection, types
+        self._turn: list[StoredRecord] = []
+
+    @property
+    def place(self) -> Place:
+        """How far the log has been folded."""
+        return Place(end_offset=self.end_offset, counting=self.counting)
+
+    def feed(self, stored: StoredRecord) -> None:
+        """One more record; one that was folded before is passed over.
+
+        Raises:
+            RecordError: It counts, and cannot be read or applied.
+        """
+        if stored.offset < self.end_offset:
+            return
+        self.counting, verdict = count(self.counting, stored.header)
+        self.end_offset = stored.offset + 1
+        if verdict.is_void:
+            self.void_count += 1
+            return
+        if verdict is Verdict.EPOCH:
+            self.void_count += len(self._turn)
+            self._turn.clear()
+        self._turn.append(stored)
+        if verdict is not Verdict.FITS:
+            for one in self._turn:
+                self._apply(one)
+            self._turn.clear()
+
+    def catch_up(self, log: Log, end_offset: int) -> None:
+        """Fold what is not folded yet below `end_offset`."""
+        if self.end_offset < end_offset:
+            for stored in log.read(self.end_offset, end_offset):
+                self.feed(stored)
+
+    def _apply(self, stored: StoredRecord) -> None:
+        record = decode_record(stored.offset, stored.value, stored.header_bytes)
+        if record.kind is Kind.TYPE_REGISTERED:
+            self._check_type(stored.offset, record.payload_type or "", record.attributes)
+        try:
+            self.state = self._projection.apply(self.state, record)
+        except RecordError as error:
+            raise RecordError(stored.offset, error.kind, error.problem) from error
+        self.record_count += 1
+        if record.kind is Kind.CHECKPOINT_COMPLETED:
+            self.checkpoint_offset = stored.offset
+
+    def _check_type(self, offset: int, key: str, attributes: Mapping[str, str]) -> None:
+        if key not in self._types:
+            raise RecordError(
+                offset,
+                Kind.TYPE_REGISTERED.value,
+                f"payload type {key} is not one of this job's: run the version of the job that has "
+                "it, or name it in an operator's `payload_types`",
+            )
+        here = f"{self._types.by_key(key).fingerprint:016x}"
+        if here != attributes["fingerprint"]:
+            raise RecordError(
+                offset,
+                Kind.TYPE_REGISTERED.value,
+                f"payload type {key} has schema {attributes['fingerprint']} in the log and {here} "
+                "here: give the changed type a new version",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a rebuild came to, for people."""
+
+    mode: RestoreMode
+    checkpoint_id: int
+    """What the job goes on from, -1 for none."""
+    checkpoint_offset: int | None
+    """The offset of that checkpoint's `CHECKPOINT_COMPLETED`."""
+    record_count: int
+    void_count: int
+    seconds: float
+
+
+def rebuild(
+    log: Log,
+    chain: Chain,
+    projection: JobProjection,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Rebuild:
+    """Fold the log to its high watermark.
+
+    Args:
+        log: The job's.
+        chain: The job's.
+        projection: Of the chain.
+        on_progress: Called now and then with the offset reached and the high watermark.
+
+    Raises:
+        RecordError: A record that counts cannot be read or applied.
+        RestoreError: The log does not begin at its beginning.
+        LogUnavailableError: No progress within the bound.
+    """
+    made = Rebuild(projection, chain.payload_types)
+    start, end = log.start_offset(), log.high_watermark()
+    if start > 0:
+        raise RestoreError(
+            log.identity.name,
+            "the first record that is needed",
+            f"at offset 0, and the log starts at {start}",
+            "to be folded from there",
+            "retention has removed history: restore the topic from a copy, or use another job id",
+        )
+    reached = time.monotonic()
+    for stored in log.read(start, end):
+        made.feed(stored)
+        is_told = stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0
+        if on_progress is not None and is_told:
+            reached = time.monotonic()
+            on_progress(stored.offset + 1, end)
+    made.end_offset = end
+    return made
+
+
+def check_fits(job_id: str, state: JobState, chain: Chain, *, parallelism: int, mode: str) -> None:
+    """Refuse a job that its history does not fit, naming the difference (clause E9).
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    if state.epoch == -1:
+        return
+    here = {
+        "job_id": job_id,
+        "parallelism": str(parallelism),
+        "mode": mode,
+        "operators": describe_operators(chain),
+    }
+    advice = {
+        "job_id": "a topic holds one job: use its own",
+        "parallelism": f"run it with parallelism {state.parallelism}, or use another job id",
+        "mode": "run it in the same mode, or use another job id",
+        "operators": "run the chain that wrote the history, or use another job id",
+    }
+    there = {"job_id": state.job_id, **dict(state.launch.items())}
+    for what in ("job_id", "mode", "parallelism", "operators"):
+        if there.get(what) != here[what]:
+            raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
+
+
+def first_input(
+    state: JobState, chain: Chain, *, restore: str | None = None
+) -> tuple[RestoreMode, Input | None]:
+    """How a new reign goes on, from the state with its `EPOCH_STARTED` applied.
+
+    Args:
+        state: With this reign's `EPOCH_STARTED`.
+        chain: The job's.
+        restore: `rollback` or `resume` where the user says so; None for the mode's default.
+
+    Raises:
+        OptionError: A resume was asked for, and cannot be had.
+    """
+    if state.phase is Phase.FINISHED:
+        return "finished", None
+    if state.phase is Phase.ENDING:
+        return "settle", None
+    before = state.resumed_phase
+    if before is None or before is Phase.STARTING:
+        return "start", Start()
+    why_not = None
+    if before in (Phase.FAILING, Phase.FAILED):
+        why_not = f"the log ends with the job {before.value}"
+    elif any(provider.projection is None for provider in chain.coordinators):
+        kept = [p.operator_id for p in chain.coordinators if p.projection is None]
+        why_not = f"the coordinators of {', '.join(kept)} are not event-sourced"
+    wanted = restore or ("resume" if state.is_batch else "rollback")
+    if wanted == "resume" and why_not is None:
+        return "resume", Resume()
+    if restore == "resume":
+        raise OptionError("restore", restore, f"'rollback': {why_not}")
+    return "rollback", Rollback(checkpoint_id=state.last_checkpoint, is_failover=False)
+
+
+def restored_from(state: JobState, mode: RestoreMode) -> int:
+    """The checkpoint that a new reign goes on from."""
+    return NO_CHECKPOINT if mode == "start" else state.last_checkpoint

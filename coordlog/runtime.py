@@ -1,0 +1,910 @@
+"""Drives the kernel: turns, held and released effects, timers. One thread, no I/O, no clock of its own.
+
+What is around it (the mailbox's thread, the log's, connections, the stage, workers) is handed in as ports, so that a
+simulation runs this very code on simulated time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from coordlog.chain import Chain
+from coordlog.coordinator import OperatorCoordinator, Sink
+from coordlog.errors import CoordlogError
+from coordlog.hosting import CallFailure, CoordinatorHost
+from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.inputs import (
+    Action,
+    AttemptLost,
+    AttemptRegistered,
+    CheckpointAckArrived,
+    CheckpointDue,
+    CheckpointReleased,
+    CheckpointTimedOut,
+    CommitSettled,
+    CompletionArrived,
+    EventAckArrived,
+    EventArrived,
+    FailGlobally,
+    Input,
+    Rollback,
+    SplitFinishedArrived,
+    WorkDone,
+)
+from coordlog.kernel.outputs import (
+    AcceptAttempt,
+    AnswerFinished,
+    Call,
+    CancelStage,
+    CompletedReleased,
+    DeliverEvent,
+    Effect,
+    EndJob,
+    FenceAttempt,
+    InjectBarrier,
+    KillTask,
+    RefuseAttempt,
+    Settle,
+    StartCheckpointTimer,
+    Step,
+    StopAckTimer,
+    TellAttempt,
+)
+from coordlog.kernel.step import act, due, is_ready_for_attempts, step
+from coordlog.limits import (
+    ACK_TIMEOUT_S,
+    CHECKPOINT_TIMEOUT_S,
+    GROUP_BYTES_MAX,
+    GROUP_RECORDS_MAX,
+    REASON_CHARS_MAX,
+    RECORD_BYTES_MAX,
+    REGISTRATION_TIMEOUT_S,
+    UNRELEASED_TURNS_MAX,
+)
+from coordlog.log.port import UnstoredRecord
+from coordlog.messages import (
+    Accepted,
+    AckCheckpoint,
+    AckEvent,
+    AlreadyFinished,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Complete,
+    Fail,
+    Fenced,
+    FinishSplit,
+    Refused,
+    Register,
+    SendEvent,
+    UpMessage,
+)
+from coordlog.messages import DeliverEvent as DeliverMessage
+from coordlog.messages import InjectBarrier as BarrierMessage
+from coordlog.outside import Connections, Stage
+from coordlog.projections.checkpoint_records import ungranted_names
+from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
+from coordlog.schemas.codec import encode_record, header_of
+from coordlog.schemas.header import encode_header
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Record, record_key
+
+__all__ = ["CleaningSink", "Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
+
+_log = logging.getLogger(__name__)
+
+
+class Clock(Protocol):
+    """Time, as the runtime is told it."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, UTC: for records."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back: for timers."""
+        ...
+
+
+class Workers(Protocol):
+    """Threads for what may block. Any thread; never blocks."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` some time soon; it reports through `post`."""
+        ...
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """Run `thunk` on the mailbox, in the order of these calls."""
+        ...
+
+
+class CleaningSink(Sink, Protocol):
+    """A sink whose attempts stage things that may be left over (DESIGN.md, section 8)."""
+
+    def clean(
+        self, driver_id: str, subtask: int, attempt_number: int, held: Sequence[bytes]
+    ) -> None:
+        """Remove what that attempt staged and `held` (committables that the job state holds) does not name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """The runtime's own limits; the kernel's are in its config."""
+
+    checkpoint_interval_s: float | None = None
+    """None: no periodic checkpoints."""
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
+    ack_timeout_s: float = ACK_TIMEOUT_S
+    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Turn:
+    """One turn, from its input to its release. Its records are in the state already."""
+
+    sequence: int
+    now_us: int
+    records: list[Record] = field(default_factory=list)
+    effects: list[Effect | Callable[[], None]] = field(default_factory=list)
+    unstored: Sequence[UnstoredRecord] = ()
+    call_count: int = 0
+    connection_id: int | None = None
+    """Whose message it answers: it may be read on once this turn is released."""
+
+
+def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
+    """The record as a log takes it."""
+    return UnstoredRecord(
+        key=record_key(record).encode(),
+        value=encode_record(record),
+        header=encode_header(header_of(record, snapshot_offset=snapshot_offset)),
+        timestamp_us=record.timestamp_us,
+    )
+
+
+class Runtime:
+    """One driver's turns. Every method is called on the mailbox, but `fail_job`.
+
+    The owner must hand over what `take_group` gives to the log, and call `acknowledged` once it counts; call
+    `fire_timers` no later than `next_timer_s` says; and stop when `outcome` is set.
+    """
+
+    def __init__(  # noqa: PLR0913, one port each
+        self,
+        *,
+        chain: Chain,
+        config: KernelConfig,
+        options: RuntimeOptions,
+        state: JobState,
+        clock: Clock,
+        connections: Connections,
+        stage: Stage,
+        workers: Workers,
+        on_released: Callable[[Sequence[Record]], None] | None = None,
+    ) -> None:
+        self.state = state
+        self.outcome: EndJob | None = None
+        self.host = CoordinatorHost(chain.coordinators, chain.payload_types, self)
+        self._types = chain.payload_types
+        self._sinks = {one.operator_id: one.sink for one in chain.coordinators}
+        self._config, self._options, self._clock = config, options, clock
+        self._connections, self._stage, self._workers = connections, stage, workers
+        self._on_released = on_released
+        self._turn: Turn | None = None
+        self._calls: deque[Call] = deque()
+        self._failed_inside: tuple[str, str] | None = None
+        self._waiting: deque[Turn] = deque()
+        self._in_flight = 0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = 0
+        self._attempt_of: dict[int, tuple[int, int]] = {}
+        self._connection_of: dict[tuple[int, int], int] = {}
+        self._ack_timers: dict[int, int] = {}
+        self._dead_timers: set[int] = set()
+        self._settling: set[int] = set()
+        self._vacant_since: dict[int, float] = {}
+        self._stage_run = 0
+        self._is_stage_running = False
+        self._is_stopping = False
+        self.last_released_checkpoint: int | None = None
+
+    # --- TurnPort, for the host ---------------------------------------------------------------------------------------
+    @property
+    def now_us(self) -> int:
+        """The turn's time; outside a turn, the last one's."""
+        return self.state.timestamp_us if self._turn is None else self._turn.now_us
+
+    @property
+    def turn_sequence(self) -> int:
+        """Where the turn began."""
+        assert self._turn is not None, "inside a turn"
+        return self._turn.sequence
+
+    def act(self, action: Action) -> None:
+        """An action of a coordinator's code."""
+        turn = self._turn
+        assert turn is not None, "inside a turn"
+        self._take(turn, act(self._config, self.state, action, turn.now_us))
+
+    def next_call_number(self) -> int:
+        """0, 1, 2 … within the turn."""
+        turn = self._turn
+        assert turn is not None, "inside a turn"
+        turn.call_count += 1
+        return turn.call_count - 1
+
+    def start_work(
+        self, operator_id: str, generation: int, call_number: int, work: Callable[[], Payload]
+    ) -> None:
+        """Run `work` after release; its result comes as a `WorkDone`."""
+        turn = self._turn
+        assert turn is not None, "inside a turn"
+        sequence = turn.sequence
+
+        def run() -> None:
+            result: object = None
+            failure: str | None = None
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001, clause A6: its exception enters as text
+                failure = f"{type(error).__name__}: {error}"
+            self._workers.post(lambda: done(result, failure))
+
+        def done(result: object, failure: str | None) -> None:
+            key, encoded = None, None
+            if failure is None:
+                key, encoded, failure = self.host.encode_result(result)
+            self._work_done(
+                WorkDone(
+                    operator_id=operator_id,
+                    generation=generation,
+                    turn_sequence=sequence,
+                    call_number=call_number,
+                    is_timer=False,
+                    payload_type=key,
+                    payload=encoded,
+                    error=failure,
+                )
+            )
+
+        turn.effects.append(lambda: self._workers.run(run))
+
+    def start_timer(
+        self, operator_id: str, generation: int, call_number: int, delay_s: float
+    ) -> None:
+        """Fire once, `delay_s` after release."""
+        turn = self._turn
+        assert turn is not None, "inside a turn"
+        fired = WorkDone(
+            operator_id=operator_id,
+            generation=generation,
+            turn_sequence=turn.sequence,
+            call_number=call_number,
+            is_timer=True,
+        )
+
+        def fire() -> None:
+            if self.host.generation(operator_id) == generation:
+                self._work_done(fired)
+
+        def begin() -> None:
+            self._call_later(delay_s, fire)
+
+        turn.effects.append(begin)
+
+    def _work_done(self, given: WorkDone) -> None:
+        is_orphan = self.host.generation(given.operator_id) != given.generation
+        self.handle(replace(given, is_orphan=is_orphan))
+
+    def fail_job(self, operator_id: str, reason: str) -> None:
+        """Fail globally. Any thread; inside a turn as if the callback had raised when it returns (clause A4)."""
+        try:
+            self.host.check_inside("fail_job")
+        except CoordlogError:
+            self._workers.post(
+                lambda: self.handle(FailGlobally(reason=reason, operator_id=operator_id))
+            )
+            return
+        if self._failed_inside is None:
+            self._failed_inside = (operator_id, reason)
+
+    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
+        """`close`, on a worker; nobody waits."""
+
+        def close() -> None:
+            try:
+                coordinator.close()
+            except Exception:
+                _log.exception("close of %s raised", type(coordinator).__name__)
+
+        self._workers.run(close)
+
+    # --- turns --------------------------------------------------------------------------------------------------------
+    def begin(self, given: Input | None) -> None:
+        """The first thing of a reign: start, resume or roll back; None where only settling is left."""
+        if given is None:
+            self._settle_left()
+        else:
+            self.handle(given)
+        self.start_checkpoints()
+
+    def _settle_left(self) -> None:
+        turn = Turn(sequence=self.state.next_sequence, now_us=self.state.timestamp_us)
+        for _, intent in sorted_items(self.state.intents):
+            turn.effects.append(
+                Settle(
+                    sequence=intent.sequence,
+                    operator_id=intent.operator_id,
+                    checkpoint_id=intent.checkpoint_id,
+                    payload_type=intent.payload_type,
+                    payload=intent.payload,
+                    delay_s=0.0,
+                )
+            )
+        self._waiting.append(turn)
+        following = due(self._config, self.state)
+        if following is not None:
+            self.handle(following)
+        self._release_ready()
+
+    def handle(self, given: Input, *, connection_id: int | None = None) -> None:
+        """One turn for this input, and those that are due after it."""
+        self._run_turn(given, connection_id)
+        following = due(self._config, self.state)
+        while following is not None and self.outcome is None:
+            self._run_turn(following, None)
+            following = due(self._config, self.state)
+        self._start_stage_if_ready()
+        self._release_ready()
+
+    def _run_turn(self, given: Input, connection_id: int | None) -> None:
+        now_us = max(self._clock.now_us(), self.state.timestamp_us)
+        turn = Turn(sequence=self.state.next_sequence, now_us=now_us, connection_id=connection_id)
+        first = step(self._config, self.state, given, now_us)
+        self._turn = turn
+        try:
+            self._take(turn, first)
+            self._make_calls()
+        except CallFailure as failure:
+            self._fail_turn(turn, first, failure)
+        finally:
+            self._turn = None
+            self._calls.clear()
+            self._failed_inside = None
+        self._close_turn(turn)
+
+    def _take(self, turn: Turn, made: Step) -> None:
+        self.state = made.state
+        turn.records.extend(made.records)
+        turn.effects.extend(made.effects)
+        self._calls.extend(made.calls)
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            call = self._calls.popleft()
+            self.host.make(call)
+            if self._failed_inside is not None:
+                operator_id, reason = self._failed_inside
+                raise CallFailure(operator_id, "fail_job", None, RuntimeError(reason))
+
+    def _fail_turn(self, turn: Turn, first: Step, failure: CallFailure) -> None:
+        """Clause A3: of this turn the kernel's records stay, all that coordinators did in it goes."""
+        self.state = first.state
+        turn.records[:] = first.records
+        turn.effects[:] = first.effects
+        self._calls.clear()
+        if failure.callback == "fail_job":
+            what = f"operator {failure.operator_id!r} failed the job: {failure.cause}"
+        else:
+            about = "" if failure.subtask is None else f" for subtask {failure.subtask}"
+            trace = "".join(traceback.format_exception(failure.cause))
+            what = f"{failure.callback} of operator {failure.operator_id!r}{about} raised "
+            what += f"{type(failure.cause).__name__}: {failure.cause}\n{trace}"[:REASON_CHARS_MAX]
+        given = FailGlobally(
+            reason=what[:REASON_CHARS_MAX],
+            operator_id=failure.operator_id,
+            subtask=failure.subtask,
+        )
+        self._take(turn, step(self._config, self.state, given, turn.now_us))
+        self._calls.clear()
+
+    def _close_turn(self, turn: Turn) -> None:
+        if not turn.records and not turn.effects and turn.connection_id is None:
+            return
+        count = len(turn.records)
+        turn.records = [
+            replace(record, turn_remaining=count - 1 - n) if count - 1 - n else record
+            for n, record in enumerate(turn.records)
+        ]
+        turn.unstored = [to_unstored(record) for record in turn.records]
+        for record, unstored in zip(turn.records, turn.unstored, strict=True):
+            if unstored.size_bytes > RECORD_BYTES_MAX:
+                _log.error("a %s of %d bytes", record.kind.value, unstored.size_bytes)
+        self._waiting.append(turn)
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+    @property
+    def unreleased_turns(self) -> int:
+        """Turns that wait for the log."""
+        return len(self._waiting)
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether so many turns wait that nothing but acknowledgements should be taken."""
+        return len(self._waiting) >= UNRELEASED_TURNS_MAX
+
+    def take_group(self) -> list[UnstoredRecord]:
+        """The records of the next append: whole turns, in order. Empty while one is in flight, or nothing waits."""
+        if self._in_flight:
+            return []
+        group: list[UnstoredRecord] = []
+        size = 0
+        for turn in self._waiting:
+            turn_bytes = sum(one.size_bytes for one in turn.unstored)
+            is_full = (
+                len(group) + len(turn.unstored) > GROUP_RECORDS_MAX
+                or size + turn_bytes > GROUP_BYTES_MAX
+            )
+            if group and is_full:
+                break
+            group.extend(turn.unstored)
+            size += turn_bytes
+            self._in_flight += 1
+        if not group:
+            self._in_flight = 0
+        return group
+
+    def acknowledged(self) -> None:
+        """The group in flight counts: release its effects, in log order."""
+        turns = [self._waiting.popleft() for _ in range(self._in_flight)]
+        self._in_flight = 0
+        for turn in turns:
+            self._release(turn)
+        self._release_ready()
+
+    def _release_ready(self) -> None:
+        """Release turns without records that nothing before them holds."""
+        while self._waiting and not self._in_flight and not self._waiting[0].unstored:
+            self._release(self._waiting.popleft())
+
+    def _release(self, turn: Turn) -> None:
+        if self._on_released is not None and turn.records:
+            self._on_released(turn.records)
+        for effect in turn.effects:
+            if callable(effect):
+                effect()
+            else:
+                self._do(effect)
+        if turn.connection_id is not None:
+            self._connections.released(turn.connection_id, 1)
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+    def _do(self, effect: Effect) -> None:  # noqa: C901, PLR0912, a table of a few lines each
+        match effect:
+            case AcceptAttempt():
+                self._accept(effect)
+            case AnswerFinished():
+                self._connections.send(
+                    effect.connection_id, AlreadyFinished(attempt_number=effect.attempt_number)
+                )
+                self._connections.close(effect.connection_id)
+            case RefuseAttempt():
+                self._connections.send(effect.connection_id, Refused(reason=effect.reason))
+                self._connections.close(effect.connection_id)
+            case DeliverEvent():
+                self._deliver(effect)
+            case InjectBarrier():
+                connection = self._connection_of.get((effect.subtask, effect.attempt_number))
+                if connection is not None:
+                    self._connections.send(
+                        connection, BarrierMessage(checkpoint_id=effect.checkpoint_id)
+                    )
+            case TellAttempt():
+                self._tell(effect)
+            case FenceAttempt():
+                self._fence(effect)
+            case KillTask():
+                if effect.stage_run == self._stage_run and self._is_stage_running:
+                    self._stage.kill_task(effect.stage_run, effect.task_attempt_id, effect.reason)
+            case CancelStage():
+                self._cancel_stage(effect)
+            case Settle():
+                self._settle(effect)
+            case CompletedReleased():
+                self.last_released_checkpoint = effect.checkpoint_id
+                released = CheckpointReleased(checkpoint_id=effect.checkpoint_id)
+                self._workers.post(lambda: self.handle(released))
+            case StartCheckpointTimer():
+                self._start_checkpoint_timer(effect.checkpoint_id)
+            case StopAckTimer():
+                timer = self._ack_timers.pop(effect.event_id, None)
+                if timer is not None:
+                    self._dead_timers.add(timer)
+            case EndJob():
+                self.outcome = effect
+
+    def _accept(self, effect: AcceptAttempt) -> None:
+        key = (effect.subtask, effect.attempt_number)
+        if self._attempt_of.get(effect.connection_id) != key:
+            return
+        self._connection_of[key] = effect.connection_id
+        self._connections.send(
+            effect.connection_id,
+            Accepted(
+                driver_id=self.state.driver_id,
+                epoch=effect.epoch,
+                attempt_number=effect.attempt_number,
+                restored_checkpoint=effect.restored_checkpoint,
+                parallelism=self.state.parallelism,
+                is_batch=self.state.is_batch,
+                states=effect.states,
+            ),
+        )
+
+    def _deliver(self, effect: DeliverEvent) -> None:
+        event = effect.event
+        connection = self._connection_of.get((event.subtask, event.attempt_number))
+        if connection is None:
+            return
+        self._connections.send(
+            connection,
+            DeliverMessage(
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                payload_type=event.payload_type,
+                payload=event.payload,
+            ),
+        )
+        if not event.is_loss_tolerant:
+            self._ack_timers[event.event_id] = self._call_later(
+                self._options.ack_timeout_s, lambda: self._ack_timed_out(effect)
+            )
+
+    def _ack_timed_out(self, effect: DeliverEvent) -> None:
+        event = effect.event
+        self._ack_timers.pop(event.event_id, None)
+        gateway = self.state.gateways.get((event.operator_id, event.subtask))
+        if gateway is None or event.event_id not in gateway.unacked:
+            return
+        self.handle(
+            AttemptLost(
+                subtask=event.subtask,
+                attempt_number=event.attempt_number,
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                reason=f"no ack of event {event.event_id} ({event.payload_type}) to operator "
+                f"{event.operator_id!r} within {self._options.ack_timeout_s:g} s",
+            )
+        )
+
+    def _tell(self, effect: TellAttempt) -> None:
+        connection = self._connection_of.get((effect.subtask, effect.attempt_number))
+        if connection is None:
+            return
+        if effect.is_completed:
+            self._connections.send(
+                connection, CheckpointCompleted(checkpoint_id=effect.checkpoint_id)
+            )
+        else:
+            self._connections.send(
+                connection, CheckpointAborted(checkpoint_id=effect.checkpoint_id)
+            )
+
+    def _fence(self, effect: FenceAttempt) -> None:
+        connection = self._connection_of.pop((effect.subtask, effect.attempt_number), None)
+        if connection is not None:
+            self._connections.send(
+                connection, Fenced(reason=effect.reason, is_finished=effect.is_finished)
+            )
+            self._connections.close(connection)
+        if not effect.is_finished:
+            self._clean(effect)
+
+    def _clean(self, effect: FenceAttempt) -> None:
+        """Only names that the log has given up: what the state holds, and open intents name, stays."""
+        held = ungranted_names(self.state)
+        for operator_id, sink in sorted(self._sinks.items()):
+            clean = getattr(sink, "clean", None)
+            if clean is None:
+                continue
+            intents = [
+                intent.payload
+                for _, intent in sorted_items(self.state.intents)
+                if intent.operator_id == operator_id
+            ]
+
+            def run(
+                clean: Callable[[str, int, int, Sequence[bytes], Sequence[bytes]], None] = clean,
+                intents: Sequence[bytes] = intents,
+            ) -> None:
+                try:
+                    clean(effect.driver_id, effect.subtask, effect.attempt_number, held, intents)
+                except Exception as error:  # noqa: BLE001, left-overs are hidden and swept at the end
+                    _log.warning("cleaning after an attempt failed: %s", error)
+
+            self._workers.run(run)
+
+    def _start_checkpoint_timer(self, checkpoint_id: int) -> None:
+        timeout_s = self._options.checkpoint_timeout_s
+
+        def timed_out() -> None:
+            if checkpoint_id in self.state.pending:
+                self.handle(CheckpointTimedOut(checkpoint_id=checkpoint_id, timeout_s=timeout_s))
+
+        self._call_later(timeout_s, timed_out)
+
+    def _settle(self, effect: Settle) -> None:
+        if effect.sequence in self._settling:
+            return
+        self._settling.add(effect.sequence)
+        sink = self._sinks.get(effect.operator_id)
+
+        def run() -> None:
+            key: str | None = None
+            encoded: bytes | None = None
+            failure: str | None = None
+            try:
+                if sink is None:
+                    raise LookupError(f"operator {effect.operator_id!r} has no sink")  # noqa: TRY301
+                outcome = sink.settle(self._types.decode(effect.payload_type, effect.payload))
+                if outcome is not None:
+                    declared = self._types.of(outcome)
+                    key, encoded = declared.key, declared.encode(outcome)
+            except Exception as error:  # noqa: BLE001, clause H3: it enters as an outcome
+                failure = f"{type(error).__name__}: {error}"
+            self._workers.post(
+                lambda: self._settled(
+                    CommitSettled(
+                        sequence=effect.sequence,
+                        payload_type=key,
+                        payload=encoded,
+                        error=failure,
+                    )
+                )
+            )
+
+        self._call_later(effect.delay_s, lambda: self._workers.run(run))
+
+    def _settled(self, given: CommitSettled) -> None:
+        self._settling.discard(given.sequence)
+        self.handle(given)
+
+    # --- the stage ----------------------------------------------------------------------------------------------------
+    def _start_stage_if_ready(self) -> None:
+        if self._is_stage_running or self._is_stopping or self.outcome is not None:
+            return
+        if not is_ready_for_attempts(self.state):
+            return
+        self._is_stage_running = True
+        self._stage_run += 1
+        stage_run = self._stage_run
+        now = self._clock.monotonic_s()
+        self._vacant_since = {
+            one.subtask: now for one in sorted_values(self.state.subtasks) if one.completion is None
+        }
+        turn = Turn(sequence=self.state.next_sequence, now_us=self.state.timestamp_us)
+        turn.effects.append(lambda: self._stage.submit(stage_run))
+        self._waiting.append(turn)
+
+    def stage_ended(self, stage_run: int, error: str | None) -> None:
+        """A stage run is over."""
+        if stage_run != self._stage_run:
+            return
+        self._is_stage_running = False
+        state = self.state
+        if state.phase is Phase.RUNNING and not self._is_stopping:
+            left = [s.subtask for s in sorted_values(state.subtasks) if s.completion is None]
+            if left:
+                why = error or "all its tasks ended"
+                self.handle(
+                    FailGlobally(
+                        reason=f"Spark ended stage run {stage_run} although the subtasks "
+                        f"{', '.join(map(str, left))} have not completed: {why}"
+                    )
+                )
+                return
+        self._start_stage_if_ready()
+        self._release_ready()
+
+    def _cancel_stage(self, effect: CancelStage) -> None:
+        if self._is_stage_running:
+            self._stage.cancel(self._stage_run, effect.reason)
+        if effect.backoff_s is not None:
+            self._call_later(effect.backoff_s, self._roll_back)
+
+    def _roll_back(self) -> None:
+        if self.state.phase is Phase.FAILING:
+            self.handle(Rollback(checkpoint_id=self.state.last_checkpoint, is_failover=True))
+
+    @property
+    def is_stage_running(self) -> bool:
+        """Whether a stage run is submitted and has not ended."""
+        return self._is_stage_running
+
+    def watch_registrations(self) -> None:
+        """Fail where a subtask has had no live attempt for too long. Called every second or so."""
+        if not self._is_stage_running or self.state.phase is not Phase.RUNNING:
+            return
+        now = self._clock.monotonic_s()
+        for subtask in sorted_values(self.state.subtasks):
+            if subtask.attempt is not None or subtask.completion is not None:
+                self._vacant_since.pop(subtask.subtask, None)
+                continue
+            since = self._vacant_since.setdefault(subtask.subtask, now)
+            if now - since > self._options.registration_timeout_s:
+                self._vacant_since.clear()
+                self.handle(
+                    FailGlobally(
+                        reason=f"subtask {subtask.subtask} of {self.state.parallelism} has had no "
+                        f"attempt for {now - since:.0f} s: Spark has started no task for it (are "
+                        f"there {self.state.parallelism} free slots?), or the task cannot reach "
+                        "the driver",
+                        subtask=subtask.subtask,
+                    )
+                )
+                return
+
+    # --- from attempts ------------------------------------------------------------------------------------------------
+    def arrived(self, connection_id: int, message: UpMessage) -> None:
+        """A message of an attempt's connection, in order."""
+        if isinstance(message, Register):
+            self._register(connection_id, message)
+            return
+        key = self._attempt_of.get(connection_id)
+        if key is None:
+            # It was refused as an attempt and has been told so.
+            self._connections.released(connection_id, 1)
+            return
+        self.handle(_input(key[0], key[1], message), connection_id=connection_id)
+
+    def _register(self, connection_id: int, message: Register) -> None:
+        if message.driver_id != self.state.driver_id:
+            self._connections.send(
+                connection_id,
+                Refused(
+                    reason=f"the task belongs to driver {message.driver_id}, this is "
+                    f"{self.state.driver_id}"
+                ),
+            )
+            self._connections.close(connection_id)
+            return
+        before = self.state.subtasks.get(message.subtask)
+        next_number = -1 if before is None else before.next_attempt_number
+        self._attempt_of[connection_id] = (message.subtask, next_number)
+        self.handle(
+            AttemptRegistered(
+                connection_id=connection_id,
+                subtask=message.subtask,
+                stage_run=message.stage_run,
+                task_attempt_id=message.task_attempt_id,
+                spark_attempt_number=message.spark_attempt_number,
+                host=message.host,
+                pid=message.pid,
+                is_current_run=message.stage_run == self._stage_run,
+            ),
+            connection_id=connection_id,
+        )
+        if self.state.attempt(message.subtask, next_number) is None:
+            self._attempt_of.pop(connection_id, None)
+
+    def connection_lost(self, connection_id: int, reason: str) -> None:
+        """Clause B8: a connection that is lost ends its attempt."""
+        key = self._attempt_of.pop(connection_id, None)
+        if key is None:
+            return
+        if self._connection_of.get(key) == connection_id:
+            del self._connection_of[key]
+        self.handle(AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason))
+
+    # --- checkpoints and the end --------------------------------------------------------------------------------------
+    def start_checkpoints(self) -> None:
+        """Begin the periodic checkpoints, where an interval is set."""
+        interval_s = self._options.checkpoint_interval_s
+        if interval_s is not None and not self.state.is_batch:
+            self._call_later(interval_s, self._checkpoint_due)
+
+    def _checkpoint_due(self) -> None:
+        interval_s = self._options.checkpoint_interval_s
+        assert interval_s is not None, "the timer runs only with an interval"
+        before = self.state.next_checkpoint_id
+        if not self._is_stopping:
+            self.handle(CheckpointDue())
+        is_triggered = self.state.next_checkpoint_id != before
+        self._call_later(interval_s if is_triggered else interval_s / 10, self._checkpoint_due)
+
+    def trigger_checkpoint(self) -> int | None:
+        """Trigger a checkpoint now; its id, or None where none may start now."""
+        before = self.state.next_checkpoint_id
+        self.handle(CheckpointDue())
+        return before if self.state.next_checkpoint_id != before else None
+
+    def begin_stop(self) -> None:
+        """No new stage, no periodic checkpoint any more."""
+        self._is_stopping = True
+
+    # --- timers -------------------------------------------------------------------------------------------------------
+    def _call_later(self, delay_s: float, callback: Callable[[], None]) -> int:
+
+        self._timer_count += 1
+        heapq.heappush(
+            self._timers, (self._clock.monotonic_s() + delay_s, self._timer_count, callback)
+        )
+        return self._timer_count
+
+    def next_timer_s(self) -> float | None:
+        """When the next timer is due, on the monotonic clock."""
+        return self._timers[0][0] if self._timers else None
+
+    def fire_timers(self) -> None:
+        """Run what is due."""
+
+        now = self._clock.monotonic_s()
+        while self._timers and self._timers[0][0] <= now:
+            _, number, callback = heapq.heappop(self._timers)
+            if number in self._dead_timers:
+                self._dead_timers.discard(number)
+                continue
+            callback()
+
+
+def _input(subtask: int, attempt_number: int, message: UpMessage) -> Input:
+    """The kernel's input for a message of a registered attempt."""
+    match message:
+        case SendEvent():
+            return EventArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                event_id=message.event_id,
+                last_barrier=message.last_barrier,
+                payload_type=message.payload_type,
+                payload=message.payload,
+            )
+        case AckEvent():
+            return EventAckArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                event_id=message.event_id,
+                last_barrier=message.last_barrier,
+            )
+        case AckCheckpoint():
+            return CheckpointAckArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                checkpoint_id=message.checkpoint_id,
+                snapshot=message.snapshot,
+            )
+        case FinishSplit():
+            return SplitFinishedArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                last_barrier=message.last_barrier,
+                finished=message.finished,
+            )
+        case Complete():
+            return CompletionArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                last_barrier=message.last_barrier,
+                snapshot=message.snapshot,
+            )
+        case Fail():
+            return AttemptLost(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                reason=f"{message.callback} of operator {message.operator_id!r} raised "
+                f"{message.reason}",
+                operator_id=message.operator_id,
+                split_id=message.split_id,
+                event_id=message.event_id,
+            )
+        case Register():
+            raise AssertionError("handled by its caller")

@@ -1,0 +1,199 @@
+"""The subtask's side of the contract: operators of a chain and source readers (clauses L2, M1 to M6).
+
+All of an attempt's calls run on its task's main thread, in the order in which events, batches and barriers come.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from coordlog.schemas.payload import Payload
+
+__all__ = [
+    "FinishedSplit",
+    "Operator",
+    "OperatorContext",
+    "Poll",
+    "PollStatus",
+    "Snapshot",
+    "SourceReader",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What an operator hands over at a barrier, at a split's end, or when it has finished."""
+
+    state: bytes | None = None
+    """Given to `open` of an attempt that is restored from it."""
+    committables: Sequence[bytes] = ()
+    """Made visible when a checkpoint that holds them completes; what they name is durable already."""
+
+
+class OperatorContext(Protocol):
+    """What an operator or a reader may call, on the task's main thread."""
+
+    @property
+    def operator_id(self) -> str:
+        """The operator."""
+        ...
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        ...
+
+    @property
+    def driver_id(self) -> str:
+        """The driver that this attempt belongs to: part of every name that it makes (clause M5)."""
+        ...
+
+    @property
+    def subtask(self) -> int:
+        """The subtask's index, 0-based."""
+        ...
+
+    @property
+    def attempt_number(self) -> int:
+        """Never used twice for this subtask."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks there are."""
+        ...
+
+    @property
+    def restored_checkpoint(self) -> int:
+        """The checkpoint that this attempt begins from, -1 for none."""
+        ...
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the job runs without checkpoints."""
+        ...
+
+    def send_event(self, event: Payload) -> None:
+        """Send to this operator's coordinator; returns when the event is on its way, ahead of any later ack (clause D2)."""
+        ...
+
+    def check_alive(self) -> None:
+        """Raise FencedAttemptError where this attempt is over. Called between batches; call it in long loops too."""
+        ...
+
+
+class Operator(ABC):
+    """One link of a chain: made anew for each attempt."""
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """First call. `state` is the restored checkpoint's, or None."""
+
+    def handle_event(self, event: Payload) -> None:
+        """An event from the coordinator; acked when this returns (clause C3)."""
+        raise NotImplementedError(f"{type(self).__name__} handles no events")
+
+    @abstractmethod
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """What this batch becomes, for the next operator; nothing from the last one."""
+
+    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
+        """A barrier passes: hand over state and committables. What committables name must be durable on return."""
+        return Snapshot()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint has completed."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint will not complete."""
+
+    def end_of_split(self, split_id: str) -> Snapshot:
+        """All rows of a split have passed: flush them. Called only where the whole chain keeps no state across splits."""
+        return Snapshot()
+
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        """No more batches will come: what is left, for the next operator."""
+        return ()
+
+    def final_snapshot(self) -> Snapshot:
+        """After `finish`: the last state and committables, durable (clause I3)."""
+        return Snapshot()
+
+    def close(self) -> None:
+        """Last call, once, whatever happened."""
+
+
+class PollStatus(enum.Enum):
+    """What a poll brought."""
+
+    BATCH = "batch"
+    """Rows; poll again."""
+    SPLIT_FINISHED = "split finished"
+    """The end of a split, after all its rows."""
+    WAITING = "waiting"
+    """Nothing now: wait for an event, a barrier, or `retry_s`."""
+    END = "end"
+    """No more splits will come and all are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedSplit:
+    """A split that has been read to its end."""
+
+    split_id: str
+    rows: int
+    """Rows that this split has given since its beginning, by this attempt or those that it was restored from."""
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The outcome of one `SourceReader.poll`."""
+
+    status: PollStatus
+    batch: pa.RecordBatch | None = None
+    """With BATCH. Rows of one split only."""
+    finished: FinishedSplit | None = None
+    """With SPLIT_FINISHED."""
+    retry_s: float = 0.05
+    """With WAITING: poll again after this, seconds, where nothing arrives before."""
+
+
+class SourceReader(ABC):
+    """The first link of a chain: reads splits, in the order in which they were added. Never blocks in `poll`."""
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """First call. With `state`, the splits in it are read on from where it says."""
+
+    def start(self) -> None:
+        """After `open`: ask for the first split, in pull mode."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Splits assigned to this attempt, in the source's own encoding."""
+
+    @abstractmethod
+    def poll(self) -> Poll:
+        """The next batch, in at most a fraction of a second (clause M6)."""
+
+    def notify_no_more_splits(self) -> None:
+        """No split will be assigned any more."""
+
+    def handle_source_event(self, event: Payload) -> None:
+        """An event of the source's own."""
+        raise NotImplementedError(f"{type(self).__name__} handles no events")
+
+    @abstractmethod
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
+        """Unfinished splits and how far each has been read."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint has completed."""
+
+    def close(self) -> None:
+        """Last call, once, whatever happened."""

@@ -1,0 +1,434 @@
+"""A job whose attempts are driven by hand: register, send, ack, fail, finish; then look at what was sent and logged.
+
+The real kernel, runtime, appender and counting fold run here on an in-memory log, on the caller's thread. Nothing
+happens but in a call of this kit, so that each interleaving can be written down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from coordlog.chain import Chain
+from coordlog.driver import DriverOptions
+from coordlog.kernel.building import KernelConfig
+from coordlog.log.appender import Appender, Patience, take_over
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import UnstoredRecord
+from coordlog.messages import (
+    Accepted,
+    AckCheckpoint,
+    AckEvent,
+    Complete,
+    DownMessage,
+    Fail,
+    FinishSplit,
+    Register,
+    SendEvent,
+)
+from coordlog.restore import check_fits, describe_operators, first_input, projection_of, rebuild
+from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import counted_turns
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import Kind, Record
+
+__all__ = ["FakeAttempt", "FakeClock", "FakeStage", "HandDrivenJob"]
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True)
+class FakeClock:
+    """Time that passes only when it is told to. Starts at an arbitrary second."""
+
+    seconds: float = 1_000_000.0
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return int(self.seconds * 1_000_000)
+
+    def monotonic_s(self) -> float:
+        """Seconds."""
+        return self.seconds
+
+
+@dataclass(slots=True)
+class FakeStage:
+    """Notes what was asked of the stage."""
+
+    submitted: list[int] = field(default_factory=list)
+    cancelled: list[tuple[int, str]] = field(default_factory=list)
+    killed: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def submit(self, stage_run: int) -> None:
+        """Note it."""
+        self.submitted.append(stage_run)
+
+    def cancel(self, stage_run: int, reason: str) -> None:
+        """Note it; the test says when the stage has ended."""
+        self.cancelled.append((stage_run, reason))
+
+    def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
+        """Note it."""
+        self.killed.append((stage_run, task_attempt_id, reason))
+
+
+@dataclass(slots=True, eq=False)
+class FakeAttempt:
+    """One Spark task's connection, by hand."""
+
+    job: HandDrivenJob
+    connection_id: int
+    subtask: int
+    inbox: list[DownMessage] = field(default_factory=list)
+    is_closed: bool = False
+    last_barrier: int = -1
+    event_count: int = 0
+
+    @property
+    def accepted(self) -> Accepted:
+        """The answer to its registration. Fails the test where there was another."""
+        first = self.inbox[0]
+        assert isinstance(first, Accepted), f"answered {first}"
+        return first
+
+    def got(self, kind: type[M]) -> list[M]:
+        """The messages of one kind, in order."""
+        return [one for one in self.inbox if isinstance(one, kind)]
+
+    def send(self, operator_id: str, event: Payload) -> None:
+        """Send an operator event up."""
+        declared = payload_type_of(event)
+        self._say(
+            SendEvent(
+                operator_id=operator_id,
+                event_id=self.event_count,
+                last_barrier=self.last_barrier,
+                payload_type=declared.key,
+                payload=declared.encode(event),
+            )
+        )
+        self.event_count += 1
+
+    def ack(self, operator_id: str, event_id: int) -> None:
+        """Ack an event."""
+        self._say(
+            AckEvent(operator_id=operator_id, event_id=event_id, last_barrier=self.last_barrier)
+        )
+
+    def ack_checkpoint(
+        self,
+        checkpoint_id: int,
+        *,
+        states: dict[str, bytes] | None = None,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Ack a barrier."""
+        self.last_barrier = checkpoint_id
+        self._say(
+            AckCheckpoint(
+                checkpoint_id=checkpoint_id,
+                last_barrier=checkpoint_id,
+                snapshot=_snapshot(states, committables),
+            )
+        )
+
+    def finish_split(
+        self,
+        operator_id: str,
+        split_id: str,
+        *,
+        rows: int = 1,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Say that a split is read."""
+        finished = SplitFinished(
+            split_id=split_id,
+            rows=rows,
+            bytes_read=rows,
+            committables=[Committable(operator_id=o, content=c) for o, c in committables],
+        )
+        self._say(
+            FinishSplit(operator_id=operator_id, last_barrier=self.last_barrier, finished=finished)
+        )
+
+    def complete(
+        self,
+        *,
+        states: dict[str, bytes] | None = None,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Say that the subtask has finished."""
+        self._say(
+            Complete(last_barrier=self.last_barrier, snapshot=_snapshot(states, committables))
+        )
+
+    def fail(self, reason: str = "scripted") -> None:
+        """Say that a call of the chain raised."""
+        self._say(Fail(operator_id="source", callback="poll", reason=reason))
+
+    def lose(self, reason: str = "connection lost") -> None:
+        """The connection breaks."""
+        self.is_closed = True
+        runtime = self.job.runtime
+        self.job.run(lambda: runtime.connection_lost(self.connection_id, reason))
+
+    def _say(
+        self, message: SendEvent | AckEvent | AckCheckpoint | FinishSplit | Complete | Fail
+    ) -> None:
+        runtime = self.job.runtime
+        self.job.run(lambda: runtime.arrived(self.connection_id, message))
+
+
+def _snapshot(
+    states: dict[str, bytes] | None, committables: Sequence[tuple[str, bytes]]
+) -> AttemptSnapshot:
+    return AttemptSnapshot(
+        states=[OperatorState(operator_id=o, state=s) for o, s in sorted((states or {}).items())],
+        committables=[Committable(operator_id=o, content=c) for o, c in committables],
+    )
+
+
+class HandDrivenJob:
+    """One driver of a job in memory. `crash` leaves the log as it is; make another on the same log to restore.
+
+    Args:
+        chain: The job's.
+        parallelism: How many subtasks.
+        is_batch: Without checkpoints.
+        log: An earlier driver's, to restore from it; a new one where None.
+        is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
+    """
+
+    def __init__(  # noqa: PLR0913, a kit's options
+        self,
+        chain: Chain,
+        *,
+        parallelism: int = 1,
+        is_batch: bool = False,
+        job_id: str = "job",
+        log: MemoryLog | None = None,
+        clock: FakeClock | None = None,
+        options: RuntimeOptions | None = None,
+        configure: Callable[[KernelConfig], KernelConfig] | None = None,
+        restore: str | None = None,
+        is_held: bool = False,
+        driver_id: str | None = None,
+    ) -> None:
+        self.chain, self.log = chain, log or MemoryLog(job_id)
+        self.clock, self.stage = clock or FakeClock(), FakeStage()
+        self.is_held = is_held
+        self.is_crashed = False
+        self.attempts: dict[int, FakeAttempt] = {}
+        self.works: deque[Callable[[], None]] = deque()
+        self.is_work_held = False
+        self._posted: deque[Callable[[], None]] = deque()
+        self._task_count = 0
+        self._driver = DriverOptions(job_id=job_id, parallelism=parallelism, is_batch=is_batch)
+        self._open(options, configure, restore, driver_id)
+
+    def _open(
+        self,
+        options: RuntimeOptions | None,
+        configure: Callable[[KernelConfig], KernelConfig] | None,
+        restore: str | None,
+        driver_id: str | None,
+    ) -> None:
+        driver = self._driver
+        projection = projection_of(self.chain)
+        made = rebuild(self.log, self.chain, projection)
+        mode = "batch" if driver.is_batch else "streaming"
+        check_fits(driver.job_id, made.state, self.chain, parallelism=driver.parallelism, mode=mode)
+        name = driver_id or f"driver-{made.state.epoch + 1}"
+
+        def epoch_started(epoch: int) -> UnstoredRecord:
+            return to_unstored(
+                Record(
+                    epoch=epoch,
+                    driver_id=name,
+                    sequence=None,
+                    kind=Kind.EPOCH_STARTED,
+                    timestamp_us=max(self.clock.now_us(), made.state.timestamp_us),
+                    job_id=driver.job_id,
+                    attributes={
+                        "parallelism": str(driver.parallelism),
+                        "mode": mode,
+                        "operators": describe_operators(self.chain),
+                    },
+                )
+            )
+
+        self.appender: Appender = take_over(
+            self.log,
+            job_id=driver.job_id,
+            place=made.place,
+            make_epoch_started=epoch_started,
+            reading=made.feed,
+            patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
+        )
+        made.catch_up(self.log, self.appender.end_offset)
+        config = KernelConfig(
+            projection=projection,
+            operators=made.state.operators,
+            is_batch=driver.is_batch,
+            keeps_finished_splits=driver.is_batch and not self.chain.keeps_state_across_splits,
+            cluster_id=self.log.identity.cluster_id,
+            topic_id=self.log.identity.topic_id,
+        )
+        if configure is not None:
+            config = configure(config)
+        self.runtime = Runtime(
+            chain=self.chain,
+            config=config,
+            options=options or RuntimeOptions(),
+            state=made.state,
+            clock=self.clock,
+            connections=self,
+            stage=self.stage,
+            workers=_InlineWorkers(self),
+        )
+        self.mode, given = first_input(made.state, self.chain, restore=restore)
+        if self.mode != "finished":
+            self.run(lambda: self.runtime.begin(given))
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+
+    # --- Connections --------------------------------------------------------------------------------------------------
+    def send(self, connection_id: int, message: DownMessage) -> None:
+        """See `Connections`."""
+        attempt = self.attempts.get(connection_id)
+        if attempt is not None and not attempt.is_closed:
+            attempt.inbox.append(message)
+
+    def close(self, connection_id: int) -> None:
+        """See `Connections`."""
+        self.attempts[connection_id].is_closed = True
+
+    def released(self, connection_id: int, message_count: int) -> None:
+        """See `Connections`."""
+
+    # --- time and the log ---------------------------------------------------------------------------------------------
+    def run(self, act: Callable[[], None]) -> None:
+        """Do one thing on the mailbox, then all that follows from it, appends included unless they are held."""
+        if self.is_crashed:
+            return
+        act()
+        self.pump()
+
+    def pump(self) -> None:
+        """Run what was posted, what workers have, and, unless held, the appends; until nothing is left."""
+        while True:
+            if self._posted:
+                self._posted.popleft()()
+            elif self.works and not self.is_work_held:
+                self.works.popleft()()
+            elif not self.is_held and self._append():
+                continue
+            else:
+                return
+
+    def _append(self) -> bool:
+        group = self.runtime.take_group()
+        if not group:
+            return False
+        self.appender.append(group)
+        self.runtime.acknowledged()
+        return True
+
+    def release(self) -> None:
+        """Append all that was held back, and release what follows."""
+        held, self.is_held = self.is_held, False
+        self.pump()
+        self.is_held = held
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, firing each timer at its time."""
+        until = self.clock.seconds + seconds
+        while True:
+            due = self.runtime.next_timer_s()
+            if due is None or due > until:
+                break
+            self.clock.seconds = max(self.clock.seconds, due)
+            self.run(self.runtime.fire_timers)
+        self.clock.seconds = until
+
+    def crash(self) -> None:
+        """The driver's process dies: nothing more of it happens."""
+        self.is_crashed = True
+        self.appender.close()
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+    def register(
+        self, subtask: int, *, stage_run: int | None = None, task_attempt_id: int | None = None
+    ) -> FakeAttempt:
+        """A Spark task connects and registers; by default a task of the newest stage run."""
+        self._task_count += 1
+        connection_id = self._task_count
+        attempt = FakeAttempt(self, connection_id, subtask)
+        self.attempts[connection_id] = attempt
+        if stage_run is None:
+            stage_run = self.stage.submitted[-1] if self.stage.submitted else 0
+        message = Register(
+            driver_id=self.runtime.state.driver_id,
+            subtask=subtask,
+            stage_run=stage_run,
+            task_attempt_id=connection_id if task_attempt_id is None else task_attempt_id,
+            spark_attempt_number=0,
+            host="memory",
+            pid=0,
+        )
+        self.run(lambda: self.runtime.arrived(connection_id, message))
+        if attempt.inbox and isinstance(attempt.inbox[0], Accepted):
+            attempt.last_barrier = attempt.inbox[0].restored_checkpoint
+        return attempt
+
+    def register_all(self) -> list[FakeAttempt]:
+        """A task for every unfinished subtask, in order."""
+        state = self.runtime.state
+        return [
+            self.register(n)
+            for n in range(state.parallelism)
+            if state.subtasks[n].completion is None
+        ]
+
+    def stage_ends(self, error: str | None = None) -> None:
+        """The newest stage run ends."""
+        run = self.stage.submitted[-1]
+        self.run(lambda: self.runtime.stage_ended(run, error))
+
+    def trigger(self) -> int | None:
+        """Trigger a checkpoint; its id, or None."""
+        made: list[int | None] = []
+        self.run(lambda: made.append(self.runtime.trigger_checkpoint()))
+        return made[0]
+
+    # --- the log, looked at -------------------------------------------------------------------------------------------
+    def history(self, *kinds: Kind) -> list[Record]:
+        """The records that count, of these kinds or all, in log order."""
+        stored = self.log.read(self.log.start_offset(), self.log.high_watermark())
+        records = [
+            decode_record(one.offset, one.value, one.header_bytes)
+            for turn in counted_turns(stored)
+            for one in turn.entries
+        ]
+        return [record for record in records if not kinds or record.kind in kinds]
+
+
+class _InlineWorkers:
+    """Workers that run on the caller's thread, when the job pumps."""
+
+    def __init__(self, job: HandDrivenJob) -> None:
+        self._job = job
+
+    def run(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self._job.works.append(work)
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self._job._posted.append(thunk)  # noqa: SLF001, one kit

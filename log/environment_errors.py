@@ -1,0 +1,75 @@
+"""What this machine lacks for a job: Java, jars, a broker.
+
+Each holds what happened and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from coordlog.errors import EnvironmentSetupError
+
+__all__ = [
+    "BrokerBusyError",
+    "BrokerError",
+    "BrokerStartError",
+    "ChecksumError",
+    "JarsError",
+    "JavaError",
+]
+
+
+class JavaError(EnvironmentSetupError):
+    """There is no Java here, or one that is too old."""
+
+
+class JarsError(EnvironmentSetupError):
+    """Jars that are needed could not be brought here; with a network, the same may work later."""
+
+    retriable: ClassVar[bool] = True
+
+
+class ChecksumError(JarsError):
+    """A jar is not the one that the lock names: never used, and not to be tried again blindly."""
+
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, jar: str, expected: str, found: str) -> None:
+        super().__init__(jar, expected)
+        self.args = (jar, expected, found)
+        self.jar, self.expected, self.found = jar, expected, found
+
+    def __str__(self) -> str:
+        return (
+            f"{self.jar} has SHA-256 {self.found}, the lock says {self.expected}: it was damaged "
+            "on its way, or the repository serves another file; nothing of it was kept. Try once "
+            "more, and if it says the same, find out who stands between you and the repository"
+        )
+
+
+class BrokerError(EnvironmentSetupError):
+    """A broker that runs on this machine could not be started, reached or stopped."""
+
+
+class BrokerBusyError(BrokerError):
+    """Somebody else starts or stops the same broker, or uses its folder."""
+
+    retriable: ClassVar[bool] = True
+
+
+class BrokerStartError(BrokerError):
+    """A broker did not come up.
+
+    Attributes:
+        log_path: Its log, with all that it said.
+        last_lines: The end of that.
+    """
+
+    def __init__(self, what: str, log_path: str, last_lines: tuple[str, ...]) -> None:
+        super().__init__(what, f"its log is {log_path}")
+        self.args = (what, log_path, last_lines)
+        self.log_path, self.last_lines = log_path, last_lines
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n    {line}" for line in self.last_lines) or " nothing"
+        return f"{self.what}; its log is {self.log_path}, and the last that it said is:{lines}"

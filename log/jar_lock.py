@@ -1,0 +1,117 @@
+"""Which jars, exactly: the lock file beside this module, one line per jar with its SHA-256.
+
+`scripts/lock_jars.py` writes it anew.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LOCK_PATH", "Jar", "JarSet", "fingerprint", "format_lock", "locked", "parse_lock"]
+
+LOCK_PATH: Final = Path(__file__).with_name("jars.lock")
+
+_HEADER: Final = """\
+# The jars that are used, by exact version: group:artifact:version, SHA-256, bytes.
+# Written by scripts/lock_jars.py.
+"""
+_LINE: Final = re.compile(
+    r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+) "
+    r"(?P<sha256>[0-9a-f]{64}) (?P<size>[1-9][0-9]*)"
+)
+
+
+class JarSet(enum.Enum):
+    """Jars that are used together, on one class path."""
+
+    BROKER = "broker"
+    """A Kafka broker, complete."""
+    SPARK = "spark"
+    """What Spark 4.1 needs beside its own jars to read a topic of Avro records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jar:
+    """One jar, by name and content."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+    size: int
+
+    @property
+    def file_name(self) -> str:
+        """Its name in a folder of jars."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        """Its name in a Maven repository."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
+    """The sets in the text of a lock file.
+
+    Raises:
+        ValueError: A line that is none of a comment, a set's name in brackets, a jar; a set or a
+            file twice; a set that is missing.
+    """
+    sets: dict[JarSet, list[Jar]] = {}
+    jars: list[Jar] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            jar_set = JarSet(line.strip("[]"))
+            if jar_set in sets:
+                raise ValueError(f"line {number}: the set {jar_set.value} stands twice")
+            jars = sets[jar_set] = []
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None or jars is None:
+            raise ValueError(f"line {number}: {line!r} is not the line of a jar in a set")
+        jar = Jar(
+            group=match["group"],
+            artifact=match["artifact"],
+            version=match["version"],
+            sha256=match["sha256"],
+            size=int(match["size"]),
+        )
+        if jar.file_name in {other.file_name for other in jars}:
+            raise ValueError(f"line {number}: {jar.file_name} stands twice")
+        jars.append(jar)
+    missing = [one.value for one in JarSet if not sets.get(one)]
+    if missing:
+        raise ValueError(f"no jars of {', '.join(missing)}")
+    return {jar_set: tuple(found) for jar_set, found in sets.items()}
+
+
+def format_lock(sets: Mapping[JarSet, Iterable[Jar]]) -> str:
+    """The text that `parse_lock` reads; jars in the order of their coordinates."""
+    parts = [_HEADER]
+    for jar_set, jars in sets.items():
+        lines = (
+            f"{jar.coordinates} {jar.sha256} {jar.size}\n"
+            for jar in sorted(jars, key=lambda jar: jar.coordinates)
+        )
+        parts.append(f"\n[{jar_set.value}]\n" + "".join(lines))
+    return "".join(parts)
+
+
+def locked(jar_set: JarSet) -> tuple[Jar, ...]:
+    """The jars of a set, as the committed lock has them."""
+    return parse_lock(LOCK_PATH.read_text("utf-8"))[jar_set]
+
+
+def fingerprint(jars: Iterable[Jar]) -> str:
+    """Twelve hexadecimal digits that change with every change of a set."""
+    text = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,254 @@
+"""kafka-python behind bounds: makes clients, waits no longer than said, names their errors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from kafka import errors
+from kafka.admin import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
+
+from coordlog.errors import LogError, LogUnavailableError, TopicError
+
+from .security import Security
+
+__all__ = [
+    "NOT_ALLOWED",
+    "Connection",
+    "Questions",
+    "described",
+    "in_background",
+    "made",
+    "within",
+]
+
+_logging = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY_PAUSE_S: Final = 0.05
+
+NOT_ALLOWED: Final = (
+    errors.AuthorizationError,
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.SecurityDisabledError,
+)
+"""The broker does not let this user in, or not do that."""
+
+
+class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no types
+    """Connects directly, and closes the socket of a connection that fails.
+
+    kafka-python 3.0.12 leaves it to the garbage collector: a hundred a minute while a broker is
+    gone. It looks up who connects by the scheme of its `proxy_url`.
+    """
+
+    SCHEMES = ("coordlog-direct",)
+
+    def socket(self, *args: Any) -> Any:  # noqa: ANN401
+        """The socket that is to be connected."""
+        self._socket = super().socket(*args)
+        return self._socket
+
+    async def connect(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        """As the client's own."""
+        try:
+            return await super().connect(*args, **options)
+        except BaseException:
+            self._socket.close()
+            raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where a topic is, and how to reach it."""
+
+    topic: str
+    bootstrap_servers: str
+    security: Security
+    connect_timeout_s: float
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.topic} at {self.bootstrap_servers}"
+
+    def options(self, timeout_s: float) -> dict[str, object]:
+        """What every client of kafka-python is made with."""
+        timeout_ms = max(1, int(timeout_s * 1000))
+        return {
+            "bootstrap_servers": self.bootstrap_servers.split(","),
+            "bootstrap_timeout_ms": timeout_ms,
+            "reconnect_backoff_ms": 20,
+            "reconnect_backoff_max_ms": 500,  # the default comes back up to 10 s late
+            "retry_backoff_ms": 5,
+            "proxy_url": f"{_ClosedSocket.SCHEMES[0]}://",
+            **self.security.client_options(),
+        }
+
+    def unavailable(self, doing: str, began: float, error: object) -> LogUnavailableError:
+        """No answer, since `began` by the monotonic clock."""
+        waited_s = time.monotonic() - began
+        return LogUnavailableError(self.name, doing, waited_s, described(error))
+
+    def failure(self, doing: str, began: float, error: Exception) -> LogError:
+        """What an error of a question or a read means for who asked."""
+        if isinstance(error, errors.UnknownTopicOrPartitionError):
+            return TopicError(
+                self.topic,
+                f"there is no such topic at {self.bootstrap_servers}",
+                "see that the job's name and the broker's address are right",
+            )
+        if isinstance(error, NOT_ALLOWED):
+            return TopicError(
+                self.topic,
+                f"{self.bootstrap_servers} refuses {doing}: {described(error)}",
+                "see that the security options and the user's rights are right",
+            )
+        return self.unavailable(doing, began, error)
+
+
+def described(error: object) -> str:
+    """An error in one line, with its kind."""
+    text = str(error)
+    return text if isinstance(error, str) else f"{type(error).__name__}: {text}"
+
+
+def made(make: Callable[..., T], options: dict[str, object]) -> T:
+    """A client of kafka-python; one that cannot be made leaves no thread and no socket behind."""
+    inner: list[Any] = []
+
+    def net_client(**configs: object) -> object:
+        inner.append(KafkaNetClient(**configs))
+        return inner[0]
+
+    try:
+        return make(kafka_client=net_client, **options)
+    except BaseException:
+        for one in inner:
+            one.close()
+        raise
+
+
+class _Call(Generic[T]):
+    """A call on a thread of its own, and its result."""
+
+    def __init__(self, call: Callable[[], T], too_late: Callable[[T], None]) -> None:
+        self._call, self._too_late = call, too_late
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self.is_done = threading.Event()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            result = self._call()
+        except BaseException as error:  # noqa: BLE001, the caller gets it
+            self.error = error
+            self.is_done.set()
+            return
+        with self._lock:
+            self.result = result
+            self.is_done.set()
+            is_abandoned = self._is_abandoned
+        if is_abandoned:
+            with contextlib.suppress(errors.KafkaError, OSError):
+                self._too_late(result)
+
+    def abandon(self) -> bool:
+        """Whether nobody will look at the result: False where it came in this moment."""
+        with self._lock:
+            self._is_abandoned = not self.is_done.is_set()
+            return self._is_abandoned
+
+
+def within(timeout_s: float, call: Callable[[], T], *, too_late: Callable[[T], None]) -> T:
+    """Return what `call` returns, raise what it raises, or TimeoutError after `timeout_s`.
+
+    kafka-python waits without a bound in places. The call runs on a daemon thread; a result that
+    nobody waits for any more goes to `too_late`.
+    """
+    one = _Call(call, too_late)
+    threading.Thread(target=one.run, name="coordlog-kafka-call", daemon=True).start()
+    if not one.is_done.wait(timeout_s) and one.abandon():
+        raise TimeoutError(f"no answer within {timeout_s:.1f} s")
+    if one.error is not None:
+        raise one.error
+    return one.result  # type: ignore[return-value]
+
+
+def nothing(_result: object) -> None:
+    """The `too_late` of results that hold nothing."""
+
+
+class Questions:
+    """Asks the broker, through an admin client that is thrown away when it fails."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._admin: Any = None
+
+    def ask(self, doing: str, question: Callable[[Any], T]) -> T:
+        """Ask `question` of an admin client, again after errors that may pass, within the bound.
+
+        Raises:
+            LogUnavailableError: No answer within the bound.
+            TopicError: There is no such topic, or the broker does not let this user in.
+        """
+        began = time.monotonic()
+        end = began + self._connection.connect_timeout_s
+        while True:
+            left_s = end - time.monotonic()
+            try:
+                with self._lock:
+                    if self._admin is None:
+                        self._admin = self._make(left_s)
+                    admin = self._admin
+                return within(left_s, partial(question, admin), too_late=nothing)
+            except (errors.KafkaError, OSError, RuntimeError) as error:
+                # RuntimeError: the client's loop was closed under a question of another thread.
+                self.close()
+                passes = not isinstance(error, errors.KafkaError) or error.retriable
+                if not passes or isinstance(error, errors.UnknownTopicOrPartitionError):
+                    raise self._connection.failure(doing, began, error) from error
+                if time.monotonic() + _RETRY_PAUSE_S >= end:
+                    raise self._connection.unavailable(doing, began, error) from error
+                _logging.info("retrying log=%s: %s: %r", self._connection.name, doing, error)
+                time.sleep(_RETRY_PAUSE_S)
+
+    def _make(self, timeout_s: float) -> object:
+        options = {
+            **self._connection.options(timeout_s),
+            "request_timeout_ms": max(1, int(timeout_s * 1000)),
+        }
+        return within(
+            timeout_s, lambda: made(KafkaAdminClient, options), too_late=lambda admin: admin.close()
+        )
+
+    def close(self) -> None:
+        """Free the client, without waiting for it; the next question makes another."""
+        with self._lock:
+            admin, self._admin = self._admin, None
+        if admin is not None:
+            in_background(admin.close)
+
+
+def in_background(close: Callable[[], object]) -> None:
+    """Close something on a daemon thread, because closing may wait without a bound."""
+
+    def run() -> None:
+        with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):
+            close()
+
+    threading.Thread(target=run, name="coordlog-kafka-close", daemon=True).start()

@@ -1,0 +1,288 @@
+"""The log that is a Kafka topic: found or created, checked, asked, read and written."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kafka import TopicPartition, errors
+from kafka.admin import ConfigResource, OffsetSpec
+
+from coordlog.errors import OptionError, OutOfRangeError, TopicError
+from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
+from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
+
+from .client import Connection, Questions
+from .reader import read_range
+from .security import Security
+from .topic import Durability, FoundTopic, check_topic, settings_to_create
+from .writer import KafkaWriter
+
+__all__ = ["KafkaLog", "list_jobs"]
+
+_logging = logging.getLogger(__name__)
+
+_JOB_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_TOPIC: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,99})\.log")
+_REPLICATION_MAX: Final = 3
+_NO_TOPIC: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
+_POLL_S: Final = 0.05
+
+
+class KafkaLog:
+    """One topic with one partition. Nothing is asked of the broker before the first use.
+
+    `create` makes the topic where there is none; `open` refuses one that is missing. Both check its
+    settings, and every other method opens first.
+
+    Args:
+        topic: The topic's name.
+        bootstrap_servers: `host:port`, several with commas between.
+        security: TLS and SASL.
+        fsync: Whether a record must be on disk before it is acknowledged, where there is one
+            replica.
+        replication: Replicas of a topic that is created; None for as many as there are brokers, at
+            most 3.
+        retention_ms: How long the broker must keep records; -1 for ever.
+        connect_timeout_s: How long the broker may take to answer a question.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        security: Security | None = None,
+        fsync: bool = True,
+        replication: int | None = None,
+        retention_ms: int = -1,
+        connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+    ) -> None:
+        if replication is not None and replication < 1:
+            raise OptionError("replication", replication, "1 or more")
+        if connect_timeout_s <= 0:
+            raise OptionError("connect_timeout_s", connect_timeout_s, "above 0")
+        if retention_ms < -1:
+            raise OptionError("retention_ms", retention_ms, "-1 for ever, or milliseconds")
+        self._connection = Connection(
+            topic=topic,
+            bootstrap_servers=bootstrap_servers,
+            security=security or Security(),
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._durability = Durability(fsync=fsync, retention_ms=retention_ms)
+        self._replication = replication
+        self._questions = Questions(self._connection)
+        self._partition = TopicPartition(topic, 0)
+        self._lock = threading.Lock()
+        self._identity: LogIdentity | None = None
+
+    @classmethod
+    def for_job(
+        cls,
+        job_id: str,
+        bootstrap_servers: str,
+        *,
+        security: Security | None = None,
+        fsync: bool = True,
+        replication: int | None = None,
+        retention_ms: int = -1,
+        connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+    ) -> KafkaLog:
+        """The log of a job: topic `<job_id>.log`."""
+        if not _JOB_ID.fullmatch(job_id):
+            raise OptionError("job_id", job_id, "like [a-z0-9][a-z0-9-]{0,99}")
+        return cls(
+            f"{job_id}.log",
+            bootstrap_servers,
+            security=security,
+            fsync=fsync,
+            replication=replication,
+            retention_ms=retention_ms,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"KafkaLog({self._connection.name!r}, {self._connection.security!r})"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._connection.topic
+
+    @property
+    def identity(self) -> LogIdentity:
+        """Which log this is: what stood there when it was opened."""
+        with self._lock:
+            if self._identity is not None:
+                return self._identity
+        return self.open()
+
+    def open(self) -> LogIdentity:
+        """See that the topic is there and loses nothing.
+
+        Raises:
+            TopicError: It is missing, or a setting would lose history.
+            LogUnavailableError: No answer within `connect_timeout_s`.
+        """
+        cluster_id, described, settings = self._questions.ask("opening it", self._describe)
+        if described["error_code"] == _NO_TOPIC:
+            raise TopicError(
+                self.topic,
+                f"there is no such topic at {self._connection.bootstrap_servers}",
+                "see that the job's name and the broker's address are right, or start the job",
+            )
+        partitions = described["partitions"]
+        found = FoundTopic(
+            name=self.topic,
+            partition_count=len(partitions),
+            replication=len(partitions[0]["replica_nodes"]),
+            settings=settings,
+        )
+        check_topic(found, self._durability, self._connection.bootstrap_servers)
+        identity = LogIdentity(
+            cluster_id=str(cluster_id),
+            topic_id=str(described["topic_id"]),
+            name=self._connection.name,
+        )
+        with self._lock:
+            self._identity = identity
+        return identity
+
+    def create(self) -> LogIdentity:
+        """Make the topic where there is none, then `open`.
+
+        Raises:
+            TopicError: As `open`; or the broker refuses to create it, with its reason.
+            LogUnavailableError: As `open`.
+        """
+        self._questions.ask("creating its topic", self._create)
+        return self.open()
+
+    def delete(self) -> None:
+        """Remove the topic with all its records and wait until it is gone, where there is one.
+
+        Raises:
+            LogUnavailableError: Not within `connect_timeout_s`.
+        """
+        self._questions.ask("deleting its topic", self._delete)
+        with self._lock:
+            self._identity = None
+
+    def start_offset(self) -> int:
+        """As in the port."""
+        return self._offset(OffsetSpec.EARLIEST)
+
+    def high_watermark(self) -> int:
+        """As in the port."""
+        return self._offset(OffsetSpec.LATEST)  # read uncommitted: the high watermark itself
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        """As in the port. The range is checked at once, the records come as they are asked for."""
+        start, end = self._limits()
+        if not start <= from_offset <= to_offset <= end:
+            wrong = from_offset if from_offset < start else to_offset
+            raise OutOfRangeError(self._connection.name, wrong, start, end)
+        stall_s = READ_STALL_S if stall_s is None else stall_s
+        return read_range(self._connection, from_offset, to_offset, stall_s, self._limits)
+
+    def _limits(self) -> tuple[int, int]:
+        return self.start_offset(), self.high_watermark()
+
+    def writer(self) -> LogWriter:
+        """As in the port. It connects at its first append."""
+        return KafkaWriter(self._connection)
+
+    def close(self) -> None:
+        """As in the port."""
+        self._questions.close()
+
+    def _offset(self, spec: OffsetSpec) -> int:
+        _ = self.identity
+        partition = self._partition
+
+        def question(admin: Any) -> int:  # noqa: ANN401, the client has no types
+            offset: int = admin.list_partition_offsets({partition: spec})[partition].offset
+            return offset
+
+        return self._questions.ask("asking for its offsets", question)
+
+    def _describe(self, admin: Any) -> tuple[str, dict[str, Any], dict[str, str]]:  # noqa: ANN401
+        described = admin.describe_topics([self.topic])[0]
+        if described["error_code"] == _NO_TOPIC:
+            return "", described, {}
+        if described["error_code"] != 0 or not described["partitions"]:
+            raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
+                "described"
+            )
+        resource = ConfigResource("TOPIC", self.topic)
+        found = admin.describe_configs([resource], config_filter="all")["topic"][self.topic]
+        settings = {name: str(one["value"]) for name, one in found.items()}
+        return admin.describe_cluster()["cluster_id"], described, settings
+
+    def _create(self, admin: Any) -> None:  # noqa: ANN401
+        if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
+            return
+        replication = self._replication
+        if replication is None:
+            replication = min(_REPLICATION_MAX, len(admin.describe_cluster()["brokers"]))
+        configs = settings_to_create(self._durability, replication)
+        wanted = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
+        try:
+            admin.create_topics({self.topic: wanted})
+        except errors.TopicAlreadyExistsError:
+            pass  # another driver was faster; `open` looks at what it made
+        except (
+            errors.InvalidReplicationFactorError,
+            errors.InvalidConfigurationError,
+            errors.PolicyViolationError,
+            errors.InvalidTopicError,
+        ) as error:
+            raise TopicError(
+                self.topic,
+                f"the broker refuses to create it with {replication} replicas ({error})",
+                "choose what it allows, or let its administrator create the topic",
+            ) from error
+        else:
+            _logging.info("created topic=%s replication=%d", self.topic, replication)
+        admin.wait_for_topics([self.topic], timeout_ms=self._connection.connect_timeout_s * 1000)
+
+    def _delete(self, admin: Any) -> None:  # noqa: ANN401
+        try:
+            admin.delete_topics([self.topic])
+        except errors.UnknownTopicOrPartitionError:
+            return
+        # `Questions` bounds this loop from outside, and closes the client under it.
+        while admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
+            time.sleep(_POLL_S)
+
+
+def list_jobs(
+    bootstrap_servers: str,
+    *,
+    security: Security | None = None,
+    connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+) -> tuple[str, ...]:
+    """The ids of the jobs that have a log at these brokers, sorted.
+
+    Raises:
+        LogUnavailableError: No answer within `connect_timeout_s`.
+    """
+    connection = Connection(
+        topic="(all topics)",
+        bootstrap_servers=bootstrap_servers,
+        security=security or Security(),
+        connect_timeout_s=connect_timeout_s,
+    )
+    questions = Questions(connection)
+    try:
+        names: list[str] = questions.ask("listing jobs", lambda admin: admin.list_topics())
+    finally:
+        questions.close()
+    return tuple(sorted(found[1] for name in names if (found := _TOPIC.fullmatch(name))))

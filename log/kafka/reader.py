@@ -1,0 +1,143 @@
+"""Reads a range of offsets through one consumer without a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from kafka import KafkaConsumer, TopicPartition, errors
+
+from coordlog.errors import OutOfRangeError
+from coordlog.log.port import StoredRecord
+from coordlog.schemas.header import HEADER_NAME
+
+from .client import Connection, in_background, made, within
+
+__all__ = ["read_range"]
+
+_POLL_S: Final = 0.2
+_POLL_RECORDS: Final = 5_000
+
+CONSUMER_OPTIONS: Final[dict[str, object]] = {
+    "group_id": None,
+    "enable_auto_commit": False,
+    # A log has no second best: 'earliest' would begin again at the start without a word.
+    "auto_offset_reset": "none",
+    "isolation_level": "read_uncommitted",
+    "allow_auto_create_topics": False,
+    "max_partition_fetch_bytes": 4 * 1024 * 1024,
+    "max_poll_records": _POLL_RECORDS,
+    "fetch_max_wait_ms": 100,
+    "metrics_enabled": False,
+}
+
+
+def read_range(
+    connection: Connection,
+    from_offset: int,
+    to_offset: int,
+    stall_s: float,
+    limits: Callable[[], tuple[int, int]],
+) -> Iterator[StoredRecord]:
+    """Every record with `from_offset` <= offset < `to_offset`, in order.
+
+    Args:
+        connection: To the topic.
+        from_offset: Inclusive.
+        to_offset: Exclusive.
+        stall_s: So long without a record is an error.
+        limits: Asks for the log's start and high watermark, for an error's message.
+
+    Raises:
+        LogUnavailableError: Nothing came for `stall_s`.
+        OutOfRangeError: What was there at the start has been removed since.
+        TopicError: The topic is gone.
+    """
+    if from_offset == to_offset:
+        return
+    reading = _Reading(connection, from_offset, stall_s)
+    try:
+        while reading.position < to_offset:
+            for record in reading.poll():
+                if record.offset >= to_offset:
+                    return
+                yield _stored(record)
+    except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
+        start, end = limits()
+        raise OutOfRangeError(connection.name, reading.position, start, end) from error
+    finally:
+        reading.close()
+
+
+class _Reading:
+    """One consumer on its way; another takes its place when it fails."""
+
+    def __init__(self, connection: Connection, from_offset: int, stall_s: float) -> None:
+        self._connection = connection
+        self._partition = TopicPartition(connection.topic, 0)
+        self._stall_s = stall_s
+        self._consumer: Any = None
+        self._heard_at = time.monotonic()
+        self.position = from_offset
+        """Every record below it has been handed out; control records of others' transactions move
+        it too."""
+
+    def poll(self) -> Sequence[Any]:
+        """The next records, perhaps none yet, after a fraction of a second at most."""
+        error: object = f"nothing from offset {self.position} on"
+        try:
+            if self._consumer is None:
+                self._consumer = self._connect()
+            polled = self._consumer.poll(timeout_ms=int(min(_POLL_S, self._stall_s) * 1000))
+            records: Sequence[Any] = polled.get(self._partition, ())
+            if records:
+                self._heard_at = time.monotonic()
+                self.position = records[-1].offset + 1
+                return records
+            position = self._consumer.position(self._partition, timeout_ms=int(_POLL_S * 1000))
+            self.position = max(self.position, position or 0)
+        except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
+            raise
+        except (errors.KafkaError, OSError, RuntimeError) as raised:
+            if isinstance(raised, errors.KafkaError) and not raised.retriable:
+                raise self._connection.failure("reading", self._heard_at, raised) from raised
+            error = raised
+            self.close()
+            time.sleep(_POLL_S / 10)
+        if time.monotonic() - self._heard_at >= self._stall_s:
+            raise self._connection.unavailable("reading", self._heard_at, error)
+        return ()
+
+    def _connect(self) -> object:
+        timeout_s = max(_POLL_S, self._stall_s - (time.monotonic() - self._heard_at))
+        options = {**self._connection.options(timeout_s), **CONSUMER_OPTIONS}
+
+        def connect() -> Any:  # noqa: ANN401, the client has no types
+            consumer = made(KafkaConsumer, options)
+            consumer.assign([self._partition])
+            consumer.seek(self._partition, self.position)
+            return consumer
+
+        return within(timeout_s, connect, too_late=lambda consumer: consumer.close())
+
+    def close(self) -> None:
+        """Free the consumer, without waiting for it."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            in_background(consumer.close)
+
+
+def _stored(record: Any) -> StoredRecord:  # noqa: ANN401, the client has no types
+    header: bytes | None = None
+    for name, value in record.headers:
+        if name == HEADER_NAME:
+            header = value
+            break
+    return StoredRecord(
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        header_bytes=header,
+        timestamp_ms=record.timestamp,
+    )

@@ -1,0 +1,119 @@
+"""How to reach a broker that asks for TLS or SASL; read from file or environment, never printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from coordlog.errors import OptionError
+
+__all__ = ["ENVIRONMENT_PREFIX", "FILE_VARIABLE", "Security"]
+
+ENVIRONMENT_PREFIX: Final = "COORDLOG_KAFKA_"
+"""`COORDLOG_KAFKA_SASL_PASSWORD` sets `sasl_password`, and so on."""
+
+FILE_VARIABLE: Final = "COORDLOG_KAFKA_SECURITY_FILE"
+"""Names a TOML file with the same fields; single variables go before it."""
+
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class _Secret(str):
+    """A string whose `repr` does not show it: the client logs its configuration at DEBUG."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'(hidden)'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Security:
+    """TLS and SASL options. The default is neither.
+
+    Certificates and keys are paths of PEM files.
+    """
+
+    protocol: str = "PLAINTEXT"
+    """`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`."""
+    sasl_mechanism: str | None = None
+    """`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    ssl_cafile: str | None = None
+    """The authority that signed the broker's certificate; None for the machine's own."""
+    ssl_certfile: str | None = None
+    """The client's certificate, where the broker asks for one."""
+    ssl_keyfile: str | None = None
+    ssl_key_password: str | None = None
+    ssl_check_hostname: Literal["yes", "no"] = "yes"
+
+    def __post_init__(self) -> None:
+        if self.protocol not in _PROTOCOLS:
+            raise OptionError("protocol", self.protocol, f"one of {', '.join(_PROTOCOLS)}")
+        if self.ssl_check_hostname not in {"yes", "no"}:
+            raise OptionError("ssl_check_hostname", self.ssl_check_hostname, "yes or no")
+        if self.protocol.startswith("SASL"):
+            if self.sasl_mechanism not in _MECHANISMS:
+                expected = f"one of {', '.join(_MECHANISMS)}"
+                raise OptionError("sasl_mechanism", self.sasl_mechanism, expected)
+            if self.sasl_username is None or self.sasl_password is None:
+                what = "given together with sasl_username and sasl_password"
+                raise OptionError("protocol", self.protocol, what)
+
+    def __repr__(self) -> str:
+        return f"Security(protocol={self.protocol!r}, the rest hidden)"
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str], file: Path | None = None) -> Security:
+        """The options in `file`, or in the one that the environment names, and in the environment.
+
+        Raises:
+            OptionError: An option is unknown or wrong, or the file cannot be read.
+        """
+        named = environment.get(FILE_VARIABLE)
+        path = file if file is not None else Path(named) if named else None
+        options: dict[str, object] = {} if path is None else _read(path)
+        known = frozenset(field.name for field in dataclasses.fields(cls))
+        for name in sorted(known):
+            variable = ENVIRONMENT_PREFIX + name.upper()
+            if variable in environment:
+                options[name] = environment[variable]
+        for name, value in options.items():
+            if name not in known:
+                raise OptionError("security option", name, f"one of {', '.join(sorted(known))}")
+            if not isinstance(value, str):
+                raise OptionError(name, type(value).__name__, "a string")  # a secret, perhaps
+        return cls(**options)  # type: ignore[arg-type]
+
+    def client_options(self) -> dict[str, object]:
+        """The same for kafka-python."""
+        options: dict[str, object] = {"security_protocol": self.protocol}
+        if self.protocol.startswith("SASL"):
+            assert self.sasl_password is not None
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_plain_username"] = self.sasl_username
+            options["sasl_plain_password"] = _Secret(self.sasl_password)
+        if self.protocol.endswith("SSL"):
+            options["ssl_check_hostname"] = self.ssl_check_hostname == "yes"
+            options["ssl_cafile"] = self.ssl_cafile
+            options["ssl_certfile"] = self.ssl_certfile
+            options["ssl_keyfile"] = self.ssl_keyfile
+            if self.ssl_key_password is not None:
+                options["ssl_password"] = _Secret(self.ssl_key_password)
+        return options
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise OptionError("security file", str(path), f"readable ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # Without the parser's words: they may quote a line with a password in it.
+        raise OptionError("security file", str(path), 'TOML: name = "value" lines') from error

@@ -1,0 +1,152 @@
+"""What a log's topic must be like: settings to create it with and to refuse it by (DESIGN, 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coordlog.errors import TopicError
+from coordlog.limits import RECORD_BYTES_MAX
+
+__all__ = ["Durability", "FoundTopic", "check_topic", "settings_to_create"]
+
+_FOREVER: Final = -1
+_LONG_MAX: Final = 2**63 - 1
+_MESSAGE_BYTES: Final = 1_048_588
+_MESSAGE_BYTES_MIN: Final = RECORD_BYTES_MAX + 4096
+"""With room for the key, the header and the batch around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durability:
+    """What the user asks of a topic."""
+
+    fsync: bool = True
+    """On disk before it is acknowledged, where there is one replica."""
+    retention_ms: int = _FOREVER
+    """How long the broker must keep records at least; -1 for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTopic:
+    """A topic as its broker describes it."""
+
+    name: str
+    partition_count: int
+    replication: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    setting: str
+    wanted: str
+    fits: Callable[[str], bool]
+    why: str
+
+
+def _rules(wanted: Durability, replication: int) -> list[_Rule]:
+    retention = str(wanted.retention_ms)
+    rules = [
+        _Rule("cleanup.policy", "delete", lambda v: v == "delete", "compaction removes records"),
+        _Rule(
+            "retention.ms",
+            retention,
+            lambda v: int(v) == _FOREVER or _FOREVER < wanted.retention_ms <= int(v),
+            "the broker removes older records",
+        ),
+        _Rule(
+            "retention.bytes",
+            str(_FOREVER),
+            lambda v: int(v) == _FOREVER,
+            "the broker removes records above that size",
+        ),
+        _Rule(
+            "message.timestamp.type",
+            "CreateTime",
+            lambda v: v == "CreateTime",
+            "the time of a turn would be lost",
+        ),
+        _Rule(
+            "message.timestamp.after.max.ms",
+            str(_LONG_MAX),
+            lambda v: int(v) == _LONG_MAX,
+            "a driver whose clock is ahead could not append",
+        ),
+        _Rule(
+            "message.timestamp.before.max.ms",
+            str(_LONG_MAX),
+            lambda v: int(v) == _LONG_MAX,
+            "older history could not be appended",
+        ),
+        _Rule(
+            "max.message.bytes",
+            str(_MESSAGE_BYTES),
+            lambda v: int(v) >= _MESSAGE_BYTES_MIN,
+            "records of the size that is allowed here would be refused",
+        ),
+    ]
+    if replication > 1:
+        majority = replication // 2 + 1
+        rules += [
+            _Rule(
+                "unclean.leader.election.enable",
+                "false",
+                lambda v: v == "false",
+                "a replica that has missed acknowledged records may become leader",
+            ),
+            _Rule(
+                "min.insync.replicas",
+                str(majority),
+                lambda v: int(v) >= majority,
+                f"an acknowledged record may be on fewer than {majority} of {replication} replicas",
+            ),
+        ]
+    elif wanted.fsync:
+        rules.append(
+            _Rule(
+                "flush.messages",
+                "1",
+                lambda v: v == "1",
+                "an acknowledged record may not be on disk yet (--no-fsync accepts that)",
+            )
+        )
+    return rules
+
+
+def settings_to_create(wanted: Durability, replication: int) -> dict[str, str]:
+    """The settings of a new topic, by name."""
+    return {rule.setting: rule.wanted for rule in _rules(wanted, replication)}
+
+
+def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
+    """Refuse a topic that could lose history.
+
+    Raises:
+        TopicError: It names every setting that does not fit, its value, and the command that mends
+            them.
+    """
+    if found.partition_count != 1:
+        raise TopicError(
+            found.name,
+            f"it has {found.partition_count} partitions, and a history with one order needs one",
+            "choose another name, or remove the topic if nothing in it is needed",
+        )
+    wrong = [
+        rule
+        for rule in _rules(wanted, found.replication)
+        # A setting that the broker does not know cannot do harm: it is older than the setting.
+        if rule.setting in found.settings and not rule.fits(found.settings[rule.setting])
+    ]
+    if wrong:
+        problems = "; ".join(
+            f"{rule.setting} is {found.settings[rule.setting]}: {rule.why}" for rule in wrong
+        )
+        mended = ",".join(f"{rule.setting}={rule.wanted}" for rule in wrong)
+        raise TopicError(
+            found.name,
+            problems,
+            f"run kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
+            f" --entity-type topics --entity-name {found.name} --add-config {mended}",
+        )

@@ -1,0 +1,151 @@
+"""Appends through one idempotent producer, that is thrown away after its first failure."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kafka import KafkaProducer, errors
+
+from coordlog.errors import AppendRefusedError, LogError
+from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
+from coordlog.log.port import UnstoredRecord
+from coordlog.schemas.header import HEADER_NAME
+
+from .client import NOT_ALLOWED, Connection, described, made, within
+
+__all__ = ["PRODUCER_OPTIONS", "KafkaWriter"]
+
+_REQUEST_BYTES_MAX: Final = 1_048_576
+_RECORD_OVERHEAD_BYTES: Final = 128
+"""What a record's length fields and its header's name take, and the batch around it."""
+
+PRODUCER_OPTIONS: Final[dict[str, object]] = {
+    "acks": "all",
+    "enable_idempotence": True,
+    "batch_size": 128 * 1024,
+    "linger_ms": 5,  # `flush` ends it at once, so that a single record does not wait
+    "max_request_size": _REQUEST_BYTES_MAX,
+    "max_in_flight_requests_per_connection": 5,
+    "allow_auto_create_topics": False,
+    "metrics_enabled": False,
+}
+
+
+_REFUSED: Final = (
+    *NOT_ALLOWED,
+    errors.InvalidRecordError,
+    errors.InvalidRequiredAcksError,
+    errors.InvalidTimestampError,
+    errors.InvalidTopicError,
+    errors.MessageSizeTooLargeError,
+    errors.PolicyViolationError,
+    errors.RecordListTooLargeError,
+    errors.UnsupportedVersionError,
+)
+"""What sending the same again cannot mend."""
+
+
+class KafkaWriter:
+    """One producer of one topic's partition 0. Connects at its first append."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._producer: Any = None
+        self._has_failed = False
+
+    def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
+        """As in the port."""
+        assert not self._has_failed, "a writer is thrown away after its first failure"
+        self._has_failed = True  # until the opposite is shown
+        began = time.monotonic()
+        self._refuse_large(records)
+        try:
+            offsets = self._append(records, began + timeout_s)
+        except (errors.KafkaError, OSError, ValueError) as error:
+            # ValueError: the producer's metadata has lost the partition.
+            raise self._failure(began, error) from error
+        if min(offsets) < 0:
+            # The broker knew the batch as a duplicate and did not say where the first copy is.
+            raise self._connection.unavailable("appending", began, "stored, but not known where")
+        self._has_failed = False
+        return offsets
+
+    def _append(self, records: Sequence[UnstoredRecord], end: float) -> list[int]:
+        if self._producer is None:
+            self._producer = self._make(end - time.monotonic())
+        send, topic = self._producer.send, self._connection.topic
+        futures = [
+            send(
+                topic,
+                value=record.value,
+                key=record.key,
+                headers=[(HEADER_NAME, record.header)],
+                partition=0,
+                timestamp_ms=record.timestamp_us // 1000,
+            )
+            for record in records
+        ]
+        with contextlib.suppress(errors.KafkaTimeoutError):  # the first future says more
+            self._producer.flush(timeout=max(0.0, end - time.monotonic()))
+        offsets: list[int] = []
+        for future in futures:
+            offset: int = future.get(timeout=max(0.0, end - time.monotonic())).offset
+            offsets.append(offset)
+        return offsets
+
+    def _make(self, timeout_s: float) -> object:
+        timeout_ms = max(100, int(timeout_s * 1000))
+        options = {
+            **self._connection.options(timeout_s),
+            **PRODUCER_OPTIONS,
+            # Two requests fit into one try: the second reaches the broker that the first one's
+            # failure has shown.
+            "delivery_timeout_ms": timeout_ms,
+            "request_timeout_ms": timeout_ms // 2 - 10,
+            "max_block_ms": timeout_ms,
+        }
+        return within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
+
+    def _failure(self, began: float, error: Exception) -> LogError:
+        if isinstance(error, _REFUSED):
+            return AppendRefusedError(self._connection.name, described(error))
+        # A topic that is missing now may have been there for some of these records.
+        return self._connection.unavailable("appending", began, error)
+
+    def _refuse_large(self, records: Sequence[UnstoredRecord]) -> None:
+        limit = _REQUEST_BYTES_MAX - _RECORD_OVERHEAD_BYTES
+        for record in records:
+            if record.size_bytes > limit:
+                raise AppendRefusedError(
+                    self._connection.name,
+                    f"a record of {record.size_bytes} bytes is above its limit of {limit}",
+                )
+
+    def close(self, *, timeout_s: float) -> None:
+        """As in the port."""
+        self._has_failed = True
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            thread = threading.Thread(
+                target=_discard, args=(producer,), name="coordlog-kafka-close", daemon=True
+            )
+            thread.start()
+            thread.join(timeout_s)
+
+
+def _discard(producer: Any) -> None:  # noqa: ANN401, the client has no types
+    """End a producer, whatever state it is in.
+
+    After a batch that was sent has expired, kafka-python 3.0.12 can neither flush nor close, and
+    its thread goes on for ever. So the thread is told first to drop what it has; its `close` does
+    not say that before it has flushed.
+    """
+    sender = producer._sender  # noqa: SLF001, the version is pinned, see above
+    sender.force_close()
+    with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):
+        producer.close(timeout=WRITER_CLOSE_TIMEOUT_S)
+    producer._closed = True  # noqa: SLF001, or its `__del__` closes once more

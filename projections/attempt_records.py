@@ -1,0 +1,305 @@
+"""What records about attempts and events mean for the job state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from immutables import Map
+
+from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
+from coordlog.schemas.record import Record
+
+from .state import (
+    AttemptState,
+    Completion,
+    DownEvent,
+    GatewayState,
+    Granted,
+    HandedOver,
+    HeldEvent,
+    JobState,
+    KeptSplit,
+    Phase,
+    SubtaskState,
+    UpEvent,
+    sorted_items,
+    sorted_values,
+)
+
+__all__ = [
+    "attempt_failed",
+    "attempt_started",
+    "event_acked",
+    "event_failed",
+    "event_to_coordinator",
+    "event_to_subtask",
+    "split_finished",
+    "subtask_completed",
+    "subtask_reset",
+    "with_attempt",
+]
+
+
+def required(value: int | None) -> int:
+    """A field that its kind always has."""
+    assert value is not None, "the kind has this field"
+    return value
+
+
+def with_attempt(state: JobState, attempt: AttemptState) -> JobState:
+    """The state with a changed live attempt."""
+    subtask = replace(state.subtasks[attempt.subtask], attempt=attempt)
+    return replace(state, subtasks=state.subtasks.set(attempt.subtask, subtask))
+
+
+def attempt_started(state: JobState, record: Record) -> JobState:
+    """`ATTEMPT_STARTED`: the attempt is live, and each coordinator has a new open gateway to it."""
+    number, attempt_number = required(record.subtask), required(record.attempt_number)
+    known = state.subtasks[number]
+    stage_run = int(record.attributes["stage_run"])
+    task = int(record.attributes["spark_task_attempt_id"])
+    attempt = AttemptState(
+        subtask=number,
+        attempt_number=attempt_number,
+        epoch=record.epoch,
+        driver_id=record.driver_id,
+        stage_run=stage_run,
+        task_attempt_id=task,
+        started_sequence=required(record.sequence),
+        restored_checkpoint=required(record.checkpoint_id),
+        last_barrier=required(record.checkpoint_id),
+    )
+    subtask = replace(
+        known,
+        next_attempt_number=attempt_number + 1,
+        newest_task=(record.epoch, stage_run, task),
+        attempt=attempt,
+    )
+    return replace(
+        state,
+        subtasks=state.subtasks.set(number, subtask),
+        live_count=state.live_count + 1,
+    )
+
+
+def event_to_subtask(state: JobState, record: Record) -> JobState:
+    """`EVENT_TO_SUBTASK`: sent, un-acked, and held where a checkpoint holds the gateway."""
+    operator_id, subtask = record.operator_id or "", required(record.subtask)
+    event = DownEvent(
+        sequence=required(record.sequence),
+        operator_id=operator_id,
+        subtask=subtask,
+        attempt_number=required(record.attempt_number),
+        event_id=required(record.event_id),
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+        is_loss_tolerant=record.attributes.get("loss_tolerant") == "true",
+    )
+    gateway = gateway_of(state, operator_id, subtask, event.attempt_number)
+    held = gateway.held
+    if gateway.closed_by:
+        held = (*held, HeldEvent(event=event, held_by=gateway.closed_by))
+    gateway = replace(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
+    state = replace(
+        state,
+        gateways=state.gateways.set((operator_id, subtask), gateway),
+        next_event_id=event.event_id + 1,
+    )
+    attempt = state.attempt(subtask, event.attempt_number)
+    assert attempt is not None, "an event is sent to a live attempt"
+    return with_attempt(state, replace(attempt, sent=attempt.sent.set(event.sequence, event)))
+
+
+def gateway_of(
+    state: JobState, operator_id: str, subtask: int, attempt_number: int
+) -> GatewayState:
+    """The gateway to that attempt; an open, empty one where nothing has passed it yet."""
+    known = state.gateways.get((operator_id, subtask))
+    if known is None or known.attempt_number != attempt_number:
+        return GatewayState(attempt_number=attempt_number)
+    return known
+
+
+def _without_event(state: JobState, record: Record) -> JobState:
+    key = (record.operator_id or "", required(record.subtask))
+    event_id = required(record.event_id)
+    gateway = state.gateways.get(key)
+    if gateway is None or event_id not in gateway.unacked:
+        return state
+    held = gateway.held
+    if held:
+        held = tuple(one for one in held if one.event.event_id != event_id)
+    gateway = replace(gateway, unacked=gateway.unacked.delete(event_id), held=held)
+    state = replace(state, gateways=state.gateways.set(key, gateway))
+    if not state.pending:
+        return state
+    pending = state.pending
+    for checkpoint_id, one in sorted_items(pending):
+        if event_id in one.waiting:
+            pending = pending.set(checkpoint_id, replace(one, waiting=one.waiting.delete(event_id)))
+    return replace(state, pending=pending)
+
+
+def event_acked(state: JobState, record: Record) -> JobState:
+    """`EVENT_ACKED`: no checkpoint waits for it any more."""
+    return _without_event(state, record)
+
+
+def event_failed(state: JobState, record: Record) -> JobState:
+    """`EVENT_FAILED`: it reaches nobody; whether that fails a checkpoint is decided by what it stands with."""
+    if record.attributes.get("never_sent") == "true":
+        return replace(state, next_event_id=required(record.event_id) + 1)
+    return _without_event(state, record)
+
+
+def event_to_coordinator(state: JobState, record: Record) -> JobState:
+    """`EVENT_TO_COORDINATOR`: channel state, perhaps, of the checkpoints whose barrier the attempt has not passed."""
+    attempt = state.attempt(required(record.subtask), required(record.attempt_number))
+    assert attempt is not None, "an event is handled from a live attempt"
+    event = UpEvent(
+        sequence=required(record.sequence),
+        operator_id=record.operator_id or "",
+        subtask=attempt.subtask,
+        attempt_number=attempt.attempt_number,
+        event_id=required(record.event_id),
+        last_barrier=required(record.last_barrier),
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+    )
+    return with_attempt(
+        state, replace(attempt, received=attempt.received.set(event.sequence, event))
+    )
+
+
+def attempt_failed(state: JobState, record: Record) -> JobState:
+    """`ATTEMPT_FAILED`: what it handed over after the last completed checkpoint is given up with it (clause I4)."""
+    number = required(record.subtask)
+    known = state.subtasks[number]
+    gateways = state.gateways
+    for operator_id in state.operators:
+        if (operator_id, number) in gateways:
+            gateways = gateways.delete((operator_id, number))
+    poison = state.poison
+    for what in ("split_id", "event_id"):
+        if what in record.attributes:
+            key = f"{what}:{record.attributes[what]}"
+            poison = poison.set(key, poison.get(key, 0) + 1)
+    is_live = known.attempt is not None
+    is_stale = known.attempt is not None and known.attempt.epoch < state.epoch
+    return replace(
+        state,
+        subtasks=state.subtasks.set(number, replace(known, attempt=None)),
+        live_count=state.live_count - is_live,
+        stale_count=state.stale_count - is_stale,
+        gateways=gateways,
+        poison=poison,
+        reasons=(record.reason or "", *state.reasons)[:5],
+    )
+
+
+def subtask_reset(state: JobState, record: Record) -> JobState:
+    """`SUBTASK_RESET`: where the next attempt begins. Counted by the restart policy."""
+    number = required(record.subtask)
+    subtask = replace(state.subtasks[number], restore_from=required(record.checkpoint_id))
+    counted = record.attributes.get("counted", "true") == "true"
+    failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
+    return replace(
+        state, subtasks=state.subtasks.set(number, subtask), failures_us=failures[-1000:]
+    )
+
+
+def split_finished(state: JobState, record: Record, value: SplitFinished) -> JobState:
+    """`SPLIT_FINISHED`: with the committables that hold all its rows it stays finished (clause L4)."""
+    if not state.is_batch or record.attributes.get("kept") != "true":
+        return state
+    operator_id = record.operator_id or ""
+    kept = KeptSplit(
+        operator_id=operator_id,
+        split_id=value.split_id,
+        subtask=required(record.subtask),
+        attempt_number=required(record.attempt_number),
+        sequence=required(record.sequence),
+        committables=tuple(value.committables),
+    )
+    return replace(state, kept_splits=state.kept_splits.set((operator_id, value.split_id), kept))
+
+
+def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
+    """`SUBTASK_COMPLETED`: it counts as the barrier and the ack of every pending checkpoint (clause F8)."""
+    number, attempt_number = required(record.subtask), required(record.attempt_number)
+    known = state.subtasks[number]
+    attempt = known.attempt
+    assert attempt is not None, "a live attempt completes its subtask"
+    completion = Completion(
+        attempt_number=attempt_number,
+        sequence=required(record.sequence),
+        states=tuple(value.states),
+        handed_over=attempt.handed_over,
+        ungranted=tuple(value.committables),
+        received=attempt.received,
+    )
+    state = replace(
+        state,
+        subtasks=state.subtasks.set(number, replace(known, attempt=None, completion=completion)),
+        finished_count=state.finished_count + 1,
+        live_count=state.live_count - 1,
+    )
+    gateways = state.gateways
+    for operator_id in state.operators:
+        if (operator_id, number) in gateways:
+            gateways = gateways.delete((operator_id, number))
+    pending = state.pending
+    for checkpoint_id, one in sorted_items(pending):
+        if one.attempts.get(number) == attempt_number and number not in one.acks:
+            finished = tuple(sorted((*one.finished, number)))
+            pending = pending.set(
+                checkpoint_id,
+                replace(one, attempts=one.attempts.delete(number), finished=finished),
+            )
+    state = replace(state, gateways=gateways, pending=pending)
+    if state.is_batch and state.finished_count == state.parallelism:
+        return replace(
+            state, phase=Phase.ENDING, granted=state.granted.set(-1, _batch_grants(state))
+        )
+    return state
+
+
+def _batch_grants(state: JobState) -> tuple[Granted, ...]:
+    """All that a batch job commits at its end, in subtask order, each subtask's in the order in which it was made."""
+    grants: list[tuple[int, int, Granted]] = []
+    for kept in sorted_values(state.kept_splits):
+        for one in kept.committables:
+            grants.append((kept.subtask, kept.sequence, _grant(kept, kept.split_id, one)))
+    for subtask in sorted_values(state.subtasks):
+        if subtask.completion is not None:
+            for one in subtask.completion.all_committables():
+                granted = Granted(
+                    operator_id=one.operator_id,
+                    subtask=subtask.subtask,
+                    attempt_number=subtask.completion.attempt_number,
+                    split_id=None,
+                    content=one.content,
+                )
+                grants.append((subtask.subtask, subtask.completion.sequence, granted))
+    grants.sort(key=lambda grant: grant[:2])
+    return tuple(grant for _, _, grant in grants)
+
+
+def _grant(kept: KeptSplit, split_id: str, one: Committable) -> Granted:
+    return Granted(
+        operator_id=one.operator_id,
+        subtask=kept.subtask,
+        attempt_number=kept.attempt_number,
+        split_id=split_id,
+        content=one.content,
+    )
+
+
+def handed(checkpoint_id: int, value: AttemptSnapshot) -> HandedOver:
+    """What an attempt hands over at a barrier."""
+    return HandedOver(checkpoint_id=checkpoint_id, committables=tuple(value.committables))
+
+
+def fresh_subtasks(parallelism: int) -> Map[int, SubtaskState]:
+    """Subtasks that have had no attempt yet."""
+    return Map({number: SubtaskState(subtask=number) for number in range(parallelism)})

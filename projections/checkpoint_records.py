@@ -1,0 +1,382 @@
+"""What records about checkpoints and resets mean for the job state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from immutables import Map
+
+from coordlog.schemas.builtin import (
+    AttemptSnapshot,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    Committable,
+    OperatorState,
+)
+from coordlog.schemas.record import NO_CHECKPOINT, Record
+
+from .attempt_records import gateway_of, handed, required, with_attempt
+from .state import (
+    CompletedCheckpoint,
+    Completion,
+    Cut,
+    FinishedPart,
+    GatewayState,
+    Granted,
+    HeldEvent,
+    JobState,
+    PendingCheckpoint,
+    Phase,
+    SubtaskState,
+    UpEvent,
+    sorted_items,
+    sorted_values,
+)
+
+__all__ = [
+    "barrier_injected",
+    "channel_state",
+    "checkpoint_aborted",
+    "checkpoint_acked",
+    "checkpoint_completed",
+    "checkpoint_triggered",
+    "coordinator_checkpointed",
+    "reset_to_checkpoint",
+]
+
+
+def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTriggered) -> JobState:
+    """`CHECKPOINT_TRIGGERED`: it waits for every coordinator and for these attempts."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = PendingCheckpoint(
+        checkpoint_id=checkpoint_id,
+        triggered_sequence=required(record.sequence),
+        triggered_us=record.timestamp_us,
+        attempts=Map({one.subtask: one.attempt_number for one in value.attempts}),
+        finished=tuple(value.finished_subtasks),
+    )
+    return replace(
+        state,
+        pending=state.pending.set(checkpoint_id, pending),
+        next_checkpoint_id=checkpoint_id + 1,
+    )
+
+
+def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
+    """`COORDINATOR_CHECKPOINTED`: the cut; this operator's gateways close (clause G1)."""
+    checkpoint_id, operator_id = required(record.checkpoint_id), record.operator_id or ""
+    pending = state.pending[checkpoint_id]
+    gateways, waiting = state.gateways, pending.waiting
+    for subtask, attempt_number in sorted_items(pending.attempts):
+        if state.attempt(subtask, attempt_number) is None or subtask in pending.acks:
+            continue
+        gateway = gateway_of(state, operator_id, subtask, attempt_number)
+        for event_id, event in sorted_items(gateway.unacked):
+            if not event.is_loss_tolerant:
+                waiting = waiting.set(event_id, None)
+        closed = replace(gateway, closed_by=(*gateway.closed_by, checkpoint_id))
+        gateways = gateways.set((operator_id, subtask), closed)
+    cut = Cut(
+        sequence=required(record.sequence),
+        state=record.payload,
+        projection=state.projections.get(operator_id),
+    )
+    pending = replace(pending, cuts=pending.cuts.set(operator_id, cut), waiting=waiting)
+    return replace(state, gateways=gateways, pending=state.pending.set(checkpoint_id, pending))
+
+
+def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
+    """The gateway with that one checkpoint's hold gone (clauses G3, F10); what nothing holds any more has left it."""
+    if checkpoint_id not in gateway.closed_by:
+        return gateway
+    held: list[HeldEvent] = []
+    for one in gateway.held:
+        holders = tuple(c for c in one.held_by if c != checkpoint_id)
+        if holders or held:
+            held.append(replace(one, held_by=holders))
+    closed_by = tuple(c for c in gateway.closed_by if c != checkpoint_id)
+    return replace(gateway, closed_by=closed_by, held=tuple(held))
+
+
+def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> JobState:
+    gateways = state.gateways
+    for key, gateway in sorted_items(gateways):
+        if subtask is None or key[1] == subtask:
+            opened = _opened(gateway, checkpoint_id)
+            if opened is not gateway:
+                gateways = gateways.set(key, opened)
+    return replace(state, gateways=gateways)
+
+
+def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
+    """`CHECKPOINT_ACKED`: the attempt has handed over; its gateways reopen; late ones hand over all the same (I4)."""
+    subtask, checkpoint_id = required(record.subtask), required(record.checkpoint_id)
+    attempt = state.attempt(subtask, required(record.attempt_number))
+    assert attempt is not None, "a live attempt acks"
+    over = attempt.handed_over
+    if value.committables:
+        over = (*over, handed(checkpoint_id, value))
+    state = with_attempt(state, replace(attempt, last_barrier=checkpoint_id, handed_over=over))
+    pending = state.pending.get(checkpoint_id)
+    if pending is not None:
+        pending = replace(pending, acks=pending.acks.set(subtask, tuple(value.states)))
+        state = replace(state, pending=state.pending.set(checkpoint_id, pending))
+    gateways = state.gateways
+    for operator_id in state.operators:
+        key = (operator_id, subtask)
+        if key in gateways:
+            gateways = gateways.set(key, _opened(gateways[key], checkpoint_id))
+    return replace(state, gateways=gateways)
+
+
+def checkpoint_aborted(state: JobState, record: Record) -> JobState:
+    """`CHECKPOINT_ABORTED`: its gateways reopen; nothing that was handed over is taken away (clause E4)."""
+    checkpoint_id = required(record.checkpoint_id)
+    state = _open_gateways(state, checkpoint_id, None)
+    timed_out = record.attributes.get("timed_out") == "true"
+    subsumed = record.attributes.get("subsumed") == "true"
+    return replace(
+        state,
+        pending=state.pending.delete(checkpoint_id),
+        aborts_in_a_row=state.aborts_in_a_row + (0 if subsumed else 1),
+        timeouts_in_a_row=state.timeouts_in_a_row + (1 if timed_out else 0),
+    )
+
+
+def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent, ...]:
+    """What was on its way up across the cut of a whole checkpoint, in log order (DESIGN.md, section 9)."""
+    events: list[UpEvent] = []
+    for number in sorted({*pending.attempts, *pending.finished}):
+        subtask = state.subtasks[number]
+        if subtask.attempt is not None and number in pending.attempts:
+            received = subtask.attempt.received
+        elif subtask.completion is not None:
+            received = subtask.completion.received
+        else:
+            continue
+        for _, one in sorted_items(received):
+            cut = pending.cuts.get(one.operator_id)
+            is_before = one.last_barrier < pending.checkpoint_id
+            if cut is not None and is_before and one.sequence > cut.sequence:
+                events.append(one)
+    return tuple(sorted(events, key=lambda event: event.sequence))
+
+
+def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
+    """`CHECKPOINT_COMPLETED`: where the next failure goes back to, and what may be committed."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = state.pending[checkpoint_id]
+    completed = CompletedCheckpoint(
+        checkpoint_id=checkpoint_id,
+        sequence=required(record.sequence),
+        cuts=pending.cuts,
+        states=pending.acks,
+        finished=Map({n: _finished_part(state, n) for n in pending.finished}),
+        in_flight=channel_state(state, pending),
+    )
+    state = _granted(state, pending)
+    state = _open_gateways(state, checkpoint_id, None)
+    state = _pruned(state, pending)
+    retained = state.completed.set(checkpoint_id, completed)
+    for old, _ in sorted_items(retained):
+        if old < value.oldest_retained:
+            retained = retained.delete(old)
+    return replace(
+        state,
+        pending=state.pending.delete(checkpoint_id),
+        completed=retained,
+        last_checkpoint=checkpoint_id,
+        owed_complete=checkpoint_id,
+        aborts_in_a_row=0,
+        timeouts_in_a_row=0,
+    )
+
+
+def _finished_part(state: JobState, number: int) -> FinishedPart:
+    completion = state.subtasks[number].completion
+    assert completion is not None, "a finished subtask has a completion"
+    return FinishedPart(
+        attempt_number=completion.attempt_number,
+        sequence=completion.sequence,
+        states=completion.states,
+    )
+
+
+def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
+    """Clause I4: all that the attempts which acked it had handed over by then, and what finished subtasks had made."""
+    grants: list[Granted] = []
+    for number in sorted({*pending.acks, *pending.finished}):
+        subtask = state.subtasks[number]
+        attempt, completion = subtask.attempt, subtask.completion
+        if number in pending.finished:
+            assert completion is not None, "a finished subtask has a completion"
+            attempt_number, committables = completion.attempt_number, completion.all_committables()
+            done = replace(completion, handed_over=(), ungranted=())
+            subtask = replace(subtask, completion=done)
+        elif attempt is not None:
+            attempt_number = attempt.attempt_number
+            given = [h for h in attempt.handed_over if h.checkpoint_id <= pending.checkpoint_id]
+            rest = [h for h in attempt.handed_over if h.checkpoint_id > pending.checkpoint_id]
+            committables = tuple(one for h in given for one in h.committables)
+            subtask = replace(subtask, attempt=replace(attempt, handed_over=tuple(rest)))
+        else:
+            # Acked by its barrier, completed since: what it made after the barrier waits for the next checkpoint.
+            attempt_number, committables, subtask = _split_completion(subtask, pending)
+        state = replace(state, subtasks=state.subtasks.set(number, subtask))
+        grants.extend(
+            Granted(
+                operator_id=one.operator_id,
+                subtask=number,
+                attempt_number=attempt_number,
+                split_id=None,
+                content=one.content,
+            )
+            for one in committables
+        )
+    if not grants:
+        return state
+    return replace(state, granted=state.granted.set(pending.checkpoint_id, tuple(grants)))
+
+
+def _split_completion(
+    subtask: SubtaskState, pending: PendingCheckpoint
+) -> tuple[int, tuple[Committable, ...], SubtaskState]:
+    completion = subtask.completion
+    assert completion is not None, "it acked, so that it is live or has completed"
+    given = [h for h in completion.handed_over if h.checkpoint_id <= pending.checkpoint_id]
+    rest = [h for h in completion.handed_over if h.checkpoint_id > pending.checkpoint_id]
+    changed = replace(completion, handed_over=tuple(rest))
+    committables = tuple(one for h in given for one in h.committables)
+    return completion.attempt_number, committables, replace(subtask, completion=changed)
+
+
+def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
+    """Forget the events that no later failover can need."""
+    subtasks = state.subtasks
+    for number in sorted({*pending.attempts, *pending.finished}):
+        subtask = subtasks[number]
+        if subtask.attempt is not None:
+            received, sent = subtask.attempt.received, subtask.attempt.sent
+            for sequence, one in sorted_items(received):
+                if one.last_barrier < pending.checkpoint_id:
+                    received = received.delete(sequence)
+            for sequence, down in sorted_items(sent):
+                cut = pending.cuts.get(down.operator_id)
+                if cut is not None and sequence < cut.sequence:
+                    sent = sent.delete(sequence)
+            attempt = replace(subtask.attempt, received=received, sent=sent)
+            subtasks = subtasks.set(number, replace(subtask, attempt=attempt))
+        elif subtask.completion is not None:
+            received = subtask.completion.received
+            for sequence, one in sorted_items(received):
+                if one.last_barrier < pending.checkpoint_id:
+                    received = received.delete(sequence)
+            completion = replace(subtask.completion, received=received)
+            subtasks = subtasks.set(number, replace(subtask, completion=completion))
+    return replace(state, subtasks=subtasks)
+
+
+def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
+    """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back (DESIGN.md, section 2)."""
+    checkpoint_id = required(record.checkpoint_id)
+    checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
+    subtasks, finished_count = state.subtasks, 0
+    for number, subtask in sorted_items(subtasks):
+        part = None if checkpoint is None else checkpoint.finished.get(number)
+        completion = None
+        if part is not None:
+            finished_count += 1
+            completion = Completion(
+                attempt_number=part.attempt_number,
+                sequence=part.sequence,
+                states=part.states,
+                ungranted=(),
+            )
+        changed = replace(subtask, restore_from=checkpoint_id, attempt=None, completion=completion)
+        subtasks = subtasks.set(number, changed)
+    projections = initial
+    if checkpoint is not None:
+        for operator_id, cut in sorted_items(checkpoint.cuts):
+            if operator_id in initial:
+                projections = projections.set(operator_id, cut.projection)
+    retained, granted = state.completed, state.granted
+    for other, _ in sorted_items(retained):
+        if other > checkpoint_id:
+            retained = retained.delete(other)
+    for other, _ in sorted_items(granted):
+        if other > checkpoint_id:
+            granted = granted.delete(other)
+    counted = record.attributes.get("counted", "true") == "true"
+    failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
+    return replace(
+        state,
+        phase=Phase.RUNNING,
+        subtasks=subtasks,
+        finished_count=finished_count,
+        live_count=0,
+        stale_count=0,
+        gateways=Map(),
+        pending=Map(),
+        completed=retained,
+        last_checkpoint=checkpoint_id,
+        granted=granted,
+        kept_splits=Map(),
+        owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,
+        owed_complete=None if checkpoint is None else checkpoint_id,
+        is_restore_owed=checkpoint is not None,
+        aborts_in_a_row=0,
+        timeouts_in_a_row=0,
+        failures_us=failures[-1000:],
+        projections=projections,
+    )
+
+
+def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
+    """What the next attempt of a subtask is restored with."""
+    checkpoint = state.completed.get(state.subtasks[subtask].restore_from)
+    return () if checkpoint is None else checkpoint.states.get(subtask, ())
+
+
+def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> bytes | None:
+    """The bytes that a coordinator is reset with; None where its state is the fold at the cut, or there is none."""
+    checkpoint = state.completed.get(checkpoint_id)
+    cut = None if checkpoint is None else checkpoint.cuts.get(operator_id)
+    return None if cut is None else cut.state
+
+
+def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
+    """Who is missing from a pending checkpoint, for people (clause F12)."""
+    coordinators = [one for one in operators if one not in pending.cuts]
+    subtasks = [n for n in sorted(pending.attempts) if n not in pending.acks]
+    parts = []
+    if coordinators:
+        parts.append(f"cuts of the coordinators {', '.join(coordinators)}")
+    if pending.waiting:
+        parts.append(f"acks of {len(pending.waiting)} events sent before the cuts")
+    if subtasks:
+        parts.append(f"acks of the subtasks {', '.join(map(str, subtasks))}")
+    return " and ".join(parts) or "nothing"
+
+
+def ungranted_names(state: JobState) -> tuple[bytes, ...]:
+    """Every committable that the job state holds: what cleaning must keep (DESIGN.md, section 8)."""
+    held: list[bytes] = []
+    for subtask in sorted_values(state.subtasks):
+        if subtask.attempt is not None:
+            for over in subtask.attempt.handed_over:
+                held.extend(committable.content for committable in over.committables)
+        if subtask.completion is not None:
+            held.extend(one.content for one in subtask.completion.all_committables())
+    for kept in sorted_values(state.kept_splits):
+        held.extend(committable.content for committable in kept.committables)
+    for granted in sorted_values(state.granted):
+        held.extend(one.content for one in granted)
+    return tuple(held)
+
+
+def barrier_injected(state: JobState, record: Record) -> JobState:
+    """`BARRIER_INJECTED`: all cuts are made and all events sent before them are acked."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = replace(state.pending[checkpoint_id], is_injected=True)
+    return replace(state, pending=state.pending.set(checkpoint_id, pending))

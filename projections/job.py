@@ -1,0 +1,302 @@
+"""The fold that the driver lives on: `apply(state, record) -> state`, the one way in which a job's state changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from immutables import Map
+
+from coordlog.errors import PayloadTypeError, RecordError
+from coordlog.schemas.builtin import (
+    AttemptSnapshot,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    SplitFinished,
+)
+from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+from . import attempt_records as attempts
+from . import checkpoint_records as checkpoints
+from .lifecycles import JOB
+from .operator_projection import OperatorProjection
+from .state import JobState, OpenIntent, Phase
+
+__all__ = ["JobProjection"]
+
+_FOR_ALL_OPERATORS: Final = frozenset(
+    {
+        Kind.ATTEMPT_STARTED,
+        Kind.ATTEMPT_FAILED,
+        Kind.SUBTASK_RESET,
+        Kind.SUBTASK_COMPLETED,
+        Kind.RESET_TO_CHECKPOINT,
+        Kind.CHECKPOINT_TRIGGERED,
+        Kind.CHECKPOINT_ACKED,
+        Kind.CHECKPOINT_COMPLETED,
+        Kind.CHECKPOINT_ABORTED,
+    }
+)
+"""Kinds that every operator's projection is given although they name no operator."""
+
+
+class JobProjection:
+    """Folds a job's records; pure. Knows the job's payload types and its operators' projections, and nothing else."""
+
+    __slots__ = ("_initial", "_operators", "types")
+
+    def __init__(
+        self, types: PayloadTypes, operators: Mapping[str, OperatorProjection[Any]]
+    ) -> None:
+        self.types = types
+        self._operators = dict(sorted(operators.items()))
+        self._initial: Map[str, Any] = Map(
+            {operator_id: one.initial for operator_id, one in self._operators.items()}
+        )
+
+    def initial(self) -> JobState:
+        """The state before the first record."""
+        return JobState(projections=self._initial)
+
+    def fold(self, state: JobState, records: Iterable[Record]) -> JobState:
+        """The state after `records`, each of which counts."""
+        for record in records:
+            state = self.apply(state, record)
+        return state
+
+    def apply(self, state: JobState, record: Record) -> JobState:
+        """The state after one more record that counts.
+
+        Raises:
+            RecordError: The record cannot stand here, or its payload cannot be read. Fatal: whoever wrote it erred.
+        """
+        try:
+            return self._apply(state, record)
+        except (AssertionError, KeyError, ValueError, TypeError, PayloadTypeError) as error:
+            where = -1 if record.sequence is None else record.sequence
+            raise RecordError(
+                where,
+                record.kind.value,
+                f"it cannot be applied at sequence {where}: {type(error).__name__}: {error}",
+            ) from error
+
+    def _apply(self, state: JobState, record: Record) -> JobState:
+        if record.kind is Kind.EPOCH_STARTED:
+            return _epoch_started(state, record)
+        assert record.sequence == state.next_sequence, (
+            f"sequence {record.sequence} where {state.next_sequence} is the next"
+        )
+        phase = JOB[state.phase].get(record.kind)
+        value = self._value(record)
+        changed = self._by_kind(state, record, value)
+        if phase is not None:
+            changed = replace(changed, phase=phase)
+        changed = replace(
+            changed, next_sequence=record.sequence + 1, timestamp_us=record.timestamp_us
+        )
+        return self._project(state, changed, record, value)
+
+    def _value(self, record: Record) -> Payload | None:
+        if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
+            return None
+        return self.types.decode(record.payload_type, record.payload)
+
+    def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
+        if record.kind is Kind.RESET_TO_CHECKPOINT:
+            return self._reset(state, record)
+        plain = _PLAIN.get(record.kind)
+        if plain is not None:
+            return plain(state, record)
+        typed = _TYPED.get(record.kind)
+        return state if typed is None else typed(state, record, value)
+
+    def _reset(self, state: JobState, record: Record) -> JobState:
+        return checkpoints.reset_to_checkpoint(state, record, self._initial)
+
+    def _project(
+        self, before: JobState, state: JobState, record: Record, value: Payload | None
+    ) -> JobState:
+        """Give the record to the operators that it concerns."""
+        if not self._operators:
+            return state
+        if record.kind is Kind.EVENT_REDELIVERED:
+            event = before.owed_redeliveries[0]
+            record = replace(
+                record,
+                kind=Kind.EVENT_TO_COORDINATOR,
+                last_barrier=event.last_barrier,
+                payload_type=event.payload_type,
+                payload=event.payload,
+            )
+            value = self.types.decode(event.payload_type, event.payload)
+        if record.operator_id is not None:
+            return self._project_one(state, record.operator_id, record, value)
+        if record.kind in _FOR_ALL_OPERATORS:
+            for operator_id in self._operators:
+                state = self._project_one(state, operator_id, record, value)
+        return state
+
+    def _project_one(
+        self, state: JobState, operator_id: str, record: Record, value: Payload | None
+    ) -> JobState:
+        projection = self._operators.get(operator_id)
+        if projection is None:
+            return state
+        old = state.projections[operator_id]
+        new = projection.apply(old, record, value)
+        if new is old:
+            return state
+        return replace(state, projections=state.projections.set(operator_id, new))
+
+
+def _epoch_started(state: JobState, record: Record) -> JobState:
+    says = record.attributes
+    parallelism = int(says["parallelism"])
+    is_first = state.epoch == -1
+    phase = state.phase
+    resumed = state.resumed_phase if phase is Phase.STARTING else phase
+    if phase not in (Phase.ENDING, Phase.FINISHED):
+        phase = Phase.STARTING
+    failed_before = state.phase is Phase.FAILED
+    operators = json.loads(says["operators"])
+    return replace(
+        state,
+        job_id=record.job_id,
+        epoch=record.epoch,
+        driver_id=record.driver_id,
+        launch=Map(says),
+        timestamp_us=record.timestamp_us,
+        phase=phase,
+        resumed_phase=resumed,
+        is_batch=says["mode"] == "batch",
+        parallelism=parallelism,
+        operators=tuple(one["id"] for one in operators if one["coordinated"]),
+        stale_count=state.live_count,
+        subtasks=attempts.fresh_subtasks(parallelism) if is_first else state.subtasks,
+        failures_us=() if failed_before else state.failures_us,
+        reasons=() if failed_before else state.reasons,
+    )
+
+
+def _type_registered(state: JobState, record: Record) -> JobState:
+    assert record.payload_type is not None, "a type has a name"
+    return replace(
+        state, types=state.types.set(record.payload_type, record.attributes["fingerprint"])
+    )
+
+
+def _coordinators_started(state: JobState, record: Record) -> JobState:
+    is_resume = record.attributes.get("restore") == "resume"
+    has_checkpoint = state.last_checkpoint != NO_CHECKPOINT
+    return replace(
+        state,
+        is_restore_owed=is_resume and has_checkpoint,
+        owed_complete=state.last_checkpoint if is_resume and has_checkpoint else None,
+    )
+
+
+def _event_redelivered(state: JobState, record: Record) -> JobState:
+    owed = state.owed_redeliveries
+    assert owed and owed[0].sequence == record.cause, "redeliveries are in log order"
+    return replace(state, owed_redeliveries=owed[1:])
+
+
+def _coordinator_notified(state: JobState, record: Record) -> JobState:
+    if record.attributes["what"] == "complete" and record.checkpoint_id == state.owed_complete:
+        return replace(state, owed_complete=None, is_restore_owed=False)
+    return state
+
+
+def _commit_intent(state: JobState, record: Record) -> JobState:
+    checkpoint_id = attempts.required(record.checkpoint_id)
+    sequence = attempts.required(record.sequence)
+    operator_id = record.operator_id or ""
+    intent = OpenIntent(
+        sequence=sequence,
+        operator_id=operator_id,
+        checkpoint_id=checkpoint_id,
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+    )
+    granted = state.granted
+    left = tuple(g for g in granted.get(checkpoint_id, ()) if g.operator_id != operator_id)
+    if left:
+        granted = granted.set(checkpoint_id, left)
+    elif checkpoint_id in granted:
+        granted = granted.delete(checkpoint_id)
+    return replace(
+        state,
+        intents=state.intents.set(sequence, intent),
+        granted=granted,
+        last_intent=max(state.last_intent, checkpoint_id),
+    )
+
+
+def _commit_outcome(state: JobState, record: Record) -> JobState:
+    sequence = attempts.required(record.cause)
+    if record.attributes["settled"] == "true":
+        return replace(state, intents=state.intents.delete(sequence))
+    intent = state.intents[sequence]
+    tried = replace(intent, failed_tries=intent.failed_tries + 1)
+    return replace(
+        state,
+        intents=state.intents.set(sequence, tried),
+        reasons=(record.reason or "", *state.reasons)[:5],
+    )
+
+
+def _global_failure(state: JobState, record: Record) -> JobState:
+    return replace(state, reasons=(record.reason or "", *state.reasons)[:5])
+
+
+_PLAIN: Final[Mapping[Kind, Callable[[JobState, Record], JobState]]] = {
+    Kind.TYPE_REGISTERED: _type_registered,
+    Kind.COORDINATORS_STARTED: _coordinators_started,
+    Kind.EVENT_REDELIVERED: _event_redelivered,
+    Kind.ATTEMPT_STARTED: attempts.attempt_started,
+    Kind.EVENT_TO_SUBTASK: attempts.event_to_subtask,
+    Kind.EVENT_TO_COORDINATOR: attempts.event_to_coordinator,
+    Kind.EVENT_ACKED: attempts.event_acked,
+    Kind.EVENT_FAILED: attempts.event_failed,
+    Kind.ATTEMPT_FAILED: attempts.attempt_failed,
+    Kind.SUBTASK_RESET: attempts.subtask_reset,
+    Kind.COORDINATOR_CHECKPOINTED: checkpoints.coordinator_checkpointed,
+    Kind.BARRIER_INJECTED: checkpoints.barrier_injected,
+    Kind.CHECKPOINT_ABORTED: checkpoints.checkpoint_aborted,
+    Kind.COORDINATOR_NOTIFIED: _coordinator_notified,
+    Kind.COMMIT_INTENT: _commit_intent,
+    Kind.COMMIT_OUTCOME: _commit_outcome,
+    Kind.GLOBAL_FAILURE: _global_failure,
+}
+
+
+def _triggered(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_triggered(state, record, cast("CheckpointTriggered", value))
+
+
+def _acked(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_acked(state, record, cast("AttemptSnapshot", value))
+
+
+def _completed(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_completed(state, record, cast("CheckpointMetadata", value))
+
+
+def _split(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return attempts.split_finished(state, record, cast("SplitFinished", value))
+
+
+def _subtask_completed(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return attempts.subtask_completed(state, record, cast("AttemptSnapshot", value))
+
+
+_TYPED: Final[Mapping[Kind, Callable[[JobState, Record, Payload | None], JobState]]] = {
+    Kind.CHECKPOINT_TRIGGERED: _triggered,
+    Kind.CHECKPOINT_ACKED: _acked,
+    Kind.CHECKPOINT_COMPLETED: _completed,
+    Kind.SPLIT_FINISHED: _split,
+    Kind.SUBTASK_COMPLETED: _subtask_completed,
+}

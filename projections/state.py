@@ -1,0 +1,343 @@
+"""What a job's log says of the job: immutable, sharing structure from one record to the next.
+
+A persistent map iterates in hash order, so nothing here is iterated over but through `sorted_items` and `sorted_values`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from immutables import Map
+
+from coordlog.schemas.builtin import Committable, OperatorState
+from coordlog.schemas.record import NO_CHECKPOINT
+
+__all__ = [
+    "AttemptState",
+    "Completion",
+    "CompletedCheckpoint",
+    "Cut",
+    "DownEvent",
+    "FinishedPart",
+    "GatewayState",
+    "Granted",
+    "HandedOver",
+    "HeldEvent",
+    "JobState",
+    "KeptSplit",
+    "OpenIntent",
+    "PendingCheckpoint",
+    "Phase",
+    "SubtaskState",
+    "UpEvent",
+    "sorted_items",
+    "sorted_values",
+]
+
+K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
+V = TypeVar("V")
+
+
+def sorted_items(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
+    """The items in the order of their keys: the only way to iterate over a persistent map."""
+    return sorted(mapping.items(), key=lambda item: item[0])
+
+
+def sorted_values(mapping: Mapping[K, V]) -> list[V]:
+    """The values in the order of their keys."""
+    return [value for _, value in sorted_items(mapping)]
+
+
+class Phase(enum.Enum):
+    """Where a job stands. `projections.lifecycles.JOB` says what leads where."""
+
+    STARTING = "starting"
+    """A reign has begun; no coordinator has been started in it."""
+    RUNNING = "running"
+    FAILING = "failing"
+    """A global failure; until the next reset nothing from attempts is handled."""
+    ENDING = "ending"
+    """Batch: every subtask has completed and the intents are given; only settling is left."""
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpEvent:
+    """An event that an attempt has sent to a coordinator."""
+
+    sequence: int
+    operator_id: str
+    subtask: int
+    attempt_number: int
+    event_id: int
+    last_barrier: int
+    payload_type: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownEvent:
+    """An event that a coordinator has sent to an attempt."""
+
+    sequence: int
+    operator_id: str
+    subtask: int
+    attempt_number: int
+    event_id: int
+    payload_type: str
+    payload: bytes
+    is_loss_tolerant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """Committables that an attempt handed over at one barrier and that no completed checkpoint holds yet."""
+
+    checkpoint_id: int
+    committables: tuple[Committable, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """A live execution attempt."""
+
+    subtask: int
+    attempt_number: int
+    epoch: int
+    driver_id: str
+    stage_run: int
+    task_attempt_id: int
+    started_sequence: int
+    restored_checkpoint: int
+    last_barrier: int
+    """The newest checkpoint that it has acked; at first the one that it was restored from."""
+    handed_over: tuple[HandedOver, ...] = ()
+    received: Map[int, UpEvent] = field(default_factory=Map)
+    """By sequence: what it has sent up since its barrier of the last completed checkpoint."""
+    sent: Map[int, DownEvent] = field(default_factory=Map)
+    """By sequence: what it has been sent since the cut of the last completed checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """How a subtask finished."""
+
+    attempt_number: int
+    sequence: int
+    states: tuple[OperatorState, ...]
+    handed_over: tuple[HandedOver, ...] = ()
+    """What it handed over at barriers of checkpoints that have not completed."""
+    ungranted: tuple[Committable, ...]
+    """What it made after its last barrier and no completed checkpoint holds yet."""
+    received: Map[int, UpEvent] = field(default_factory=Map)
+    """What the attempt had sent up and no completed checkpoint covers: channel state, perhaps."""
+
+    def all_committables(self) -> tuple[Committable, ...]:
+        """Everything that no completed checkpoint holds yet, in the order in which it was made."""
+        earlier = [one for over in self.handed_over for one in over.committables]
+        return (*earlier, *self.ungranted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskState:
+    """One parallel part of the chain."""
+
+    subtask: int
+    next_attempt_number: int = 0
+    restore_from: int = NO_CHECKPOINT
+    """What the next attempt begins from."""
+    newest_task: tuple[int, int, int] = (-1, -1, -1)
+    """(epoch, stage run, taskAttemptId) of the newest Spark task that became an attempt (clauses B4, B7)."""
+    attempt: AttemptState | None = None
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldEvent:
+    """An event that waits for checkpoints."""
+
+    event: DownEvent
+    held_by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayState:
+    """The way from one coordinator to the live attempt of one subtask."""
+
+    attempt_number: int
+    closed_by: tuple[int, ...] = ()
+    """The checkpoints that hold it, oldest first."""
+    held: tuple[HeldEvent, ...] = ()
+    """In send order."""
+    unacked: Map[int, DownEvent] = field(default_factory=Map)
+    """By event id, held ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A coordinator's part of a checkpoint: its place in the log, and its state."""
+
+    sequence: int
+    state: bytes | None
+    projection: Any
+    """The value of the operator's projection there; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCheckpoint:
+    """A checkpoint that is neither completed nor aborted."""
+
+    checkpoint_id: int
+    triggered_sequence: int
+    triggered_us: int
+    attempts: Map[int, int]
+    """Attempt number by subtask: whom it waits for."""
+    finished: tuple[int, ...]
+    """Subtasks that had finished before it, or finish before their barrier."""
+    cuts: Map[str, Cut] = field(default_factory=Map)
+    waiting: Map[int, None] = field(default_factory=Map)
+    """Event ids sent before a cut and not acked."""
+    is_injected: bool = False
+    acks: Map[int, tuple[OperatorState, ...]] = field(default_factory=Map)
+    """States by subtask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedPart:
+    """A finished subtask in a completed checkpoint."""
+
+    attempt_number: int
+    sequence: int
+    states: tuple[OperatorState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedCheckpoint:
+    """All that a restore from a checkpoint needs."""
+
+    checkpoint_id: int
+    sequence: int
+    """Of its `CHECKPOINT_COMPLETED`."""
+    cuts: Map[str, Cut]
+    states: Map[int, tuple[OperatorState, ...]]
+    finished: Map[int, FinishedPart]
+    in_flight: tuple[UpEvent, ...]
+    """The cut's channel state, in log order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A committable that a completed checkpoint, or a batch job's end, allows to be committed."""
+
+    operator_id: str
+    subtask: int
+    attempt_number: int
+    split_id: str | None
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIntent:
+    """An intent without an outcome."""
+
+    sequence: int
+    operator_id: str
+    checkpoint_id: int
+    payload_type: str
+    payload: bytes
+    failed_tries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSplit:
+    """A finished split of a batch job whose rows are all in committables."""
+
+    operator_id: str
+    split_id: str
+    subtask: int
+    attempt_number: int
+    sequence: int
+    committables: tuple[Committable, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The whole of it. Made by `JobProjection.apply`, and by nothing else."""
+
+    job_id: str = ""
+    epoch: int = -1
+    driver_id: str = ""
+    launch: Map[str, str] = field(default_factory=Map)
+    """The attributes of the `EPOCH_STARTED` in force."""
+    next_sequence: int = 0
+    timestamp_us: int = 0
+    """Of the last record."""
+    phase: Phase = Phase.STARTING
+    resumed_phase: Phase | None = None
+    """What the job was in when this reign began; None in the first."""
+    is_batch: bool = False
+    parallelism: int = 0
+    operators: tuple[str, ...] = ()
+    """The operators that have coordinators, in the order of the chain."""
+    types: Map[str, str] = field(default_factory=Map)
+    """Fingerprints by type key."""
+    subtasks: Map[int, SubtaskState] = field(default_factory=Map)
+    finished_count: int = 0
+    live_count: int = 0
+    stale_count: int = 0
+    """Live attempts of a dead driver: a resume ends them one by one."""
+    gateways: Map[tuple[str, int], GatewayState] = field(default_factory=Map)
+    next_event_id: int = 0
+    pending: Map[int, PendingCheckpoint] = field(default_factory=Map)
+    completed: Map[int, CompletedCheckpoint] = field(default_factory=Map)
+    last_checkpoint: int = NO_CHECKPOINT
+    """The highest that completed on the current branch (clause E5)."""
+    next_checkpoint_id: int = 1
+    aborts_in_a_row: int = 0
+    timeouts_in_a_row: int = 0
+    granted: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
+    """By checkpoint: what no intent holds yet."""
+    intents: Map[int, OpenIntent] = field(default_factory=Map)
+    """By sequence: those without an outcome."""
+    last_intent: int = NO_CHECKPOINT
+    """The highest checkpoint that has an intent (clause E6)."""
+    kept_splits: Map[tuple[str, str], KeptSplit] = field(default_factory=Map)
+    owed_redeliveries: tuple[UpEvent, ...] = ()
+    owed_complete: int | None = None
+    """A checkpoint whose completion the coordinators have not been told since they were made, or since it completed."""
+    is_restore_owed: bool = False
+    """Whether `owed_complete` stands before attempts may be ready (clause E6)."""
+    failures_us: tuple[int, ...] = ()
+    """Times of the failovers that the restart policy counts."""
+    reasons: tuple[str, ...] = ()
+    """The newest failures' reasons, newest first."""
+    poison: Map[str, int] = field(default_factory=Map)
+    """Failures by event or split."""
+    projections: Map[str, Any] = field(default_factory=Map)
+    """By operator id: the states of event-sourced coordinators."""
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether coordinators are still owed what precedes the first attempt."""
+        return bool(self.owed_redeliveries) or self.is_restore_owed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.phase in (Phase.FINISHED, Phase.FAILED)
+
+    def attempt(self, subtask: int, attempt_number: int) -> AttemptState | None:
+        """That attempt, if it is live."""
+        state = self.subtasks.get(subtask)
+        if state is None or state.attempt is None:
+            return None
+        return state.attempt if state.attempt.attempt_number == attempt_number else None
+
+    def finished_in(self, checkpoint_id: int) -> int:
+        """How many subtasks a completed checkpoint holds as finished."""
+        checkpoint = self.completed.get(checkpoint_id)
+        return 0 if checkpoint is None else len(checkpoint.finished)

@@ -1,0 +1,145 @@
+"""The payloads of the log's own records. Their names begin with `coordlog.`; each schema is pinned by a golden test."""
+
+# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+
+from .payload import Payload, fact, payload
+
+__all__ = [
+    "BUILTIN_PAYLOADS",
+    "AttemptRef",
+    "AttemptSnapshot",
+    "CheckpointMetadata",
+    "CheckpointTriggered",
+    "Committable",
+    "CoordinatorCut",
+    "FinishedSubtask",
+    "OperatorState",
+    "Refused",
+    "SplitFinished",
+    "SubtaskSnapshot",
+    "WorkDone",
+]
+
+
+@payload("coordlog.operator_state", version=1)
+class OperatorState(Payload):
+    """What one operator of an attempt's chain hands over at a barrier."""
+
+    operator_id: str
+    state: bytes | None = None
+
+
+@payload("coordlog.committable", version=1)
+class Committable(Payload):
+    """What one operator of an attempt hands over to be made visible, in that operator's own encoding."""
+
+    operator_id: str
+    content: bytes
+
+
+@payload("coordlog.attempt_snapshot", version=1)
+class AttemptSnapshot(Payload):
+    """All that an attempt's chain hands over at a barrier, at the end of a split, or with its completion."""
+
+    states: list[OperatorState]
+    committables: list[Committable]
+
+
+@payload("coordlog.attempt_ref", version=1)
+class AttemptRef(Payload):
+    """One execution attempt."""
+
+    subtask: int
+    attempt_number: int
+
+
+@payload("coordlog.checkpoint_triggered", version=1)
+class CheckpointTriggered(Payload):
+    """The attempts that a checkpoint waits for, and the subtasks that had finished before it."""
+
+    attempts: list[AttemptRef]
+    finished_subtasks: list[int]
+
+
+@payload("coordlog.split_finished", version=1)
+class SplitFinished(Payload):
+    """A split that an attempt has ended. In batch, `committables` hold all its rows."""
+
+    split_id: str
+    rows: int
+    bytes_read: int
+    committables: list[Committable]
+
+
+@payload("coordlog.coordinator_cut", version=1)
+class CoordinatorCut(Payload):
+    """A coordinator's part of a checkpoint. `state` is None where the state is the fold at `sequence`."""
+
+    operator_id: str
+    sequence: int
+    state: bytes | None = None
+
+
+@payload("coordlog.subtask_snapshot", version=1)
+class SubtaskSnapshot(Payload):
+    """A subtask's part of a checkpoint."""
+
+    subtask: int
+    attempt_number: int
+    states: list[OperatorState]
+
+
+@payload("coordlog.finished_subtask", version=1)
+class FinishedSubtask(Payload):
+    """A subtask that had finished, with its last states."""
+
+    subtask: int
+    attempt_number: int
+    states: list[OperatorState]
+
+
+@payload("coordlog.checkpoint_metadata", version=2)
+class CheckpointMetadata(Payload):
+    """What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name (DESIGN.md, section 6)."""
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    coordinators: list[CoordinatorCut]
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    in_flight_events: list[int]
+    """Sequences of the events of the cut's channel state, in log order."""
+    oldest_retained: int
+    """The oldest checkpoint that is still retained once this one has completed."""
+
+
+@fact("coordlog.refused", version=1)
+class Refused(Payload):
+    """Something that an attempt or a task sent and that changes no state; the record says why."""
+
+    what: str
+
+
+@fact("coordlog.work_done", version=1)
+class WorkDone(Payload):
+    """A timer of a coordinator fired, or its work ended with an error; the record names the turn and the call in it."""
+
+    call_number: int
+    is_timer: bool
+
+
+BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
+    AttemptSnapshot,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    Refused,
+    SplitFinished,
+    WorkDone,
+)
+"""The types that records name; the others stand inside these."""

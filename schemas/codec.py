@@ -1,0 +1,162 @@
+"""Records to bytes and back: the envelope in Avro, as the checked-in schema says."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Final, cast
+
+import fastavro
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from coordlog.errors import RecordError
+
+from .header import Header, decode_header
+from .record import Kind, Record
+
+__all__ = [
+    "ENVELOPE_FINGERPRINT",
+    "ENVELOPE_SCHEMA",
+    "Avro",
+    "avro_fingerprint",
+    "decode_record",
+    "encode_record",
+    "header_of",
+]
+
+Plain = None | bool | int | float | str | bytes | list["Plain"] | dict[str, "Plain"]
+"""What Avro's generic form is made of."""
+
+
+def avro_fingerprint(schema_json: str) -> int:
+    """CRC-64-AVRO of a schema's canonical form, as an unsigned integer."""
+    form = to_parsing_canonical_form(json.loads(schema_json))
+    return int.from_bytes(bytes.fromhex(fingerprint(form, "CRC-64-AVRO")), "little")
+
+
+class Avro:
+    """One parsed schema. Encodes strictly: an unknown or missing field is an error, and so are left-over bytes."""
+
+    __slots__ = ("_schema", "schema_json")
+
+    def __init__(self, schema_json: str) -> None:
+        self.schema_json = schema_json
+        self._schema = fastavro.parse_schema(json.loads(schema_json))
+
+    def encode(self, value: Mapping[str, Plain]) -> bytes:
+        """The value's bytes, with no marker before them."""
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, self._schema, dict(value), strict=True)
+        return out.getvalue()
+
+    def decode(self, data: bytes) -> dict[str, Plain]:
+        """The value in `data`.
+
+        Raises:
+            ValueError: The bytes are no such value, too few or too many.
+        """
+        source = io.BytesIO(data)
+        try:
+            value = fastavro.schemaless_reader(source, self._schema, None)
+        except (EOFError, IndexError, UnicodeDecodeError, KeyError, OverflowError) as error:
+            raise ValueError(f"not a value of its schema: {error!r}") from error
+        if source.tell() != len(data):
+            raise ValueError(f"{len(data) - source.tell()} bytes are left over")
+        return cast("dict[str, Plain]", value)
+
+
+def _without_logical_types(schema_json: str) -> str:
+    """The same schema with its timestamps as plain integers: the codec handles microseconds itself."""
+    schema = json.loads(schema_json)
+    for one in schema["fields"]:
+        if isinstance(one["type"], dict):
+            one["type"].pop("logicalType", None)
+    return json.dumps(schema)
+
+
+ENVELOPE_SCHEMA: Final = (
+    resources.files("coordlog.schemas") / "avro" / "record-v1.avsc"
+).read_text(encoding="utf-8")
+"""The envelope's Avro schema, as JSON text."""
+
+ENVELOPE_FINGERPRINT: Final = avro_fingerprint(ENVELOPE_SCHEMA)
+"""CRC-64-AVRO of the envelope's schema."""
+
+_ENVELOPE: Final = Avro(_without_logical_types(ENVELOPE_SCHEMA))
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
+def encode_record(record: Record) -> bytes:
+    """The record's value in the log."""
+    return _ENVELOPE.encode(
+        {
+            "epoch": record.epoch,
+            "driver_id": record.driver_id,
+            "sequence": record.sequence,
+            "turn_remaining": record.turn_remaining,
+            "kind": record.kind.value,
+            "timestamp": record.timestamp_us,
+            "job_id": record.job_id,
+            "operator_id": record.operator_id,
+            "subtask": record.subtask,
+            "attempt_number": record.attempt_number,
+            "checkpoint_id": record.checkpoint_id,
+            "event_id": record.event_id,
+            "last_barrier": record.last_barrier,
+            "cause": record.cause,
+            "payload_type": record.payload_type,
+            "payload": record.payload,
+            "reason": record.reason,
+            "attributes": dict(record.attributes),
+        }
+    )
+
+
+def header_of(record: Record, *, snapshot_offset: int = -1) -> Header:
+    """The header that goes with a record."""
+    return Header(
+        epoch=record.epoch,
+        sequence=-1 if record.sequence is None else record.sequence,
+        turn_remaining=record.turn_remaining,
+        is_epoch_started=record.kind is Kind.EPOCH_STARTED,
+        fingerprint=ENVELOPE_FINGERPRINT,
+        snapshot_offset=snapshot_offset,
+    )
+
+
+def decode_record(offset: int, value: bytes | None, header_bytes: bytes | None) -> Record:
+    """The record at `offset`; to be called only for one that counts.
+
+    Raises:
+        RecordError: The envelope is another version's, damaged, or does not say what its header says.
+    """
+    header = decode_header(header_bytes)
+    if header is None or value is None:
+        raise RecordError(offset, "", "it has no value, or no header of this log's format")
+    if header.fingerprint != ENVELOPE_FINGERPRINT:
+        raise RecordError(
+            offset,
+            "",
+            f"its envelope has schema {header.fingerprint:016x}, this version reads "
+            f"{ENVELOPE_FINGERPRINT:016x}: read it with the version of coordlog that wrote it",
+        )
+    try:
+        record = _record(_ENVELOPE.decode(value))
+    except (ValueError, KeyError) as error:
+        raise RecordError(offset, "", f"its value is damaged: {error}") from error
+    if (header.epoch, header.sequence, header.turn_remaining) != (
+        record.epoch,
+        -1 if record.sequence is None else record.sequence,
+        record.turn_remaining,
+    ):
+        raise RecordError(offset, record.kind.value, "its value and its header differ")
+    return record
+
+
+def _record(value: Mapping[str, Plain]) -> Record:
+    plain = cast("dict[str, object]", dict(value))
+    kind = _KINDS[cast("str", plain.pop("kind"))]
+    timestamp_us = plain.pop("timestamp")
+    return Record(kind=kind, timestamp_us=timestamp_us, **plain)  # type: ignore[arg-type]

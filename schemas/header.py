@@ -1,0 +1,88 @@
+"""The packed header that decides what counts, before a value is decoded (DESIGN.md, sections 4 and 5).
+
+One Kafka header of `HEADER_BYTES` bytes, named `HEADER_NAME`, big-endian:
+
+| bytes | field | meaning |
+| --- | --- | --- |
+| 1 | version | of this layout, 1 |
+| 1 | flags | bit 0: this is an `EPOCH_STARTED` |
+| 8 | fingerprint | CRC-64-AVRO of the envelope's schema, as an unsigned integer |
+| 4 | epoch | the epoch that wrote it |
+| 8 | sequence | its place among the records that count, -1 on `EPOCH_STARTED` |
+| 4 | turn_remaining | how many records of the same turn follow |
+| 8 | snapshot_offset | offset of the newest released `SNAPSHOT`, -1 where there is none |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "HEADER_BYTES",
+    "HEADER_NAME",
+    "Header",
+    "decode_header",
+    "encode_header",
+    "header_places",
+]
+
+HEADER_NAME: Final = "coordlog"
+HEADER_VERSION: Final = 1
+_LAYOUT: Final = struct.Struct(">BBQiqiq")
+HEADER_BYTES: Final = _LAYOUT.size
+_EPOCH_STARTED: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a reader must know of a record to tell whether it counts."""
+
+    epoch: int
+    sequence: int
+    """-1 on `EPOCH_STARTED`."""
+    turn_remaining: int
+    is_epoch_started: bool
+    fingerprint: int
+    snapshot_offset: int = -1
+
+
+def encode_header(header: Header) -> bytes:
+    """The header's `HEADER_BYTES` bytes."""
+    return _LAYOUT.pack(
+        HEADER_VERSION,
+        _EPOCH_STARTED if header.is_epoch_started else 0,
+        header.fingerprint,
+        header.epoch,
+        header.sequence,
+        header.turn_remaining,
+        header.snapshot_offset,
+    )
+
+
+def decode_header(data: bytes | None) -> Header | None:
+    """The header in `data`; None where it is not one of ours, so that the record is void."""
+    if data is None or len(data) != HEADER_BYTES:
+        return None
+    version, flags, fingerprint, epoch, sequence, remaining, snapshot = _LAYOUT.unpack(data)
+    if version != HEADER_VERSION:
+        return None
+    return Header(
+        epoch=epoch,
+        sequence=sequence,
+        turn_remaining=remaining,
+        is_epoch_started=bool(flags & _EPOCH_STARTED),
+        fingerprint=fingerprint,
+        snapshot_offset=snapshot,
+    )
+
+
+def header_places(headers: Iterable[bytes]) -> Iterator[tuple[bool, int, int, int]]:
+    """Of each, whether it is an `EPOCH_STARTED`, epoch, sequence and turn_remaining.
+
+    For headers that `encode_header` has just made, a thousand at a time: a fifth of the cost of `decode_header`.
+    """
+    for _, flags, _, epoch, sequence, remaining, _ in _LAYOUT.iter_unpack(b"".join(headers)):
+        yield bool(flags & _EPOCH_STARTED), epoch, sequence, remaining

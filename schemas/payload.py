@@ -1,0 +1,271 @@
+"""Payload types: dataclasses with an explicit name and version, whose Avro schemas are derived and registered.
+
+`@event("rules.update", version=1)` makes a frozen dataclass of a `Payload`. A schema is derived by
+dataclasses-avroschema; fastavro encodes. That library refuses `from __future__ import annotations` and `NewType` in the
+module that declares the type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+
+from dataclasses_avroschema import AvroModel
+
+from coordlog.errors import PayloadTypeError
+
+from .codec import Avro, Plain, avro_fingerprint
+
+__all__ = [
+    "Payload",
+    "PayloadRole",
+    "PayloadType",
+    "PayloadTypes",
+    "event",
+    "fact",
+    "payload",
+    "payload_type_of",
+    "request",
+    "response",
+]
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+P = TypeVar("P", bound="Payload")
+
+
+class PayloadRole(enum.Enum):
+    """What a payload type may be used for."""
+
+    EVENT = "event"
+    FACT = "fact"
+    REQUEST = "request"
+    RESPONSE = "response"
+    PAYLOAD = "payload"
+    """Anything else that records hold: snapshots, intents, outcomes."""
+
+
+class Payload(AvroModel):
+    """Base class of every payload. Subclasses are declared with `event`, `fact`, `request`, `response` or `payload`."""
+
+    coordlog_type: ClassVar["PayloadType"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PayloadType:
+    """What the log calls a payload class."""
+
+    name: str
+    version: int
+    role: PayloadRole
+    payload_class: type[Payload]
+    avro: Avro
+    fingerprint: int
+    loss_tolerant: bool = False
+    """An event that may be lost without a failover (clause C8)."""
+
+    @property
+    def key(self) -> str:
+        """Name and version, as records name it: `rules.update@1`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def schema_json(self) -> str:
+        """The derived Avro schema."""
+        return self.avro.schema_json
+
+    def encode(self, value: Payload) -> bytes:
+        """The value's bytes. Raises PayloadTypeError where a field has a value of another type."""
+        try:
+            return self.avro.encode(_fields_of(value))
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise PayloadTypeError(
+                self.key, f"{value!r} does not fit its schema: {error}"
+            ) from error
+
+    def decode(self, data: bytes) -> Payload:
+        """The value in `data`. Raises ValueError where the bytes are none."""
+        return _build(self.payload_class, self.avro.decode(data))
+
+
+def payload_type_of(value: Payload | type[Payload]) -> PayloadType:
+    """The declared type of a payload or of a payload class. Raises PayloadTypeError where it was not declared."""
+    cls = value if isinstance(value, type) else type(value)
+    declared: PayloadType | None = cls.__dict__.get("coordlog_type")
+    if declared is None:
+        raise PayloadTypeError(
+            f"{cls.__module__}.{cls.__qualname__}",
+            'it has no name: declare it with `@event("some.name", version=1)`',
+        )
+    return declared
+
+
+def _declare(
+    role: PayloadRole, name: str, version: int, *, loss_tolerant: bool = False
+) -> Callable[[type[P]], type[P]]:
+    if not _NAME.fullmatch(name):
+        raise PayloadTypeError(
+            name, "a name is lower-case words joined by dots, as in `rules.update`"
+        )
+    if version < 1:
+        raise PayloadTypeError(name, f"version is {version}; versions begin at 1")
+
+    def decorate(cls: type[P]) -> type[P]:
+        if not issubclass(cls, Payload):
+            raise PayloadTypeError(name, f"{cls.__name__} must inherit coordlog's Payload")
+        made = dataclass(frozen=True, kw_only=True)(cls)
+        schema_json = json.dumps(json.loads(made.avro_schema()), separators=(",", ":"))
+        made.coordlog_type = PayloadType(
+            name=name,
+            version=version,
+            role=role,
+            payload_class=made,
+            avro=Avro(schema_json),
+            fingerprint=avro_fingerprint(schema_json),
+            loss_tolerant=loss_tolerant,
+        )
+        return made
+
+    return decorate
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def event(name: str, *, version: int, loss_tolerant: bool = False) -> Callable[[type[P]], type[P]]:
+    """Declare an operator event."""
+    return _declare(PayloadRole.EVENT, name, version, loss_tolerant=loss_tolerant)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def fact(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
+    """Declare a fact: anything from outside that a decision needs, or a coordinator's own."""
+    return _declare(PayloadRole.FACT, name, version)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def request(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
+    """Declare a client's question to a coordinator."""
+    return _declare(PayloadRole.REQUEST, name, version)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def response(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
+    """Declare a coordinator's answer."""
+    return _declare(PayloadRole.RESPONSE, name, version)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def payload(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
+    """Declare any other payload that records hold."""
+    return _declare(PayloadRole.PAYLOAD, name, version)
+
+
+class PayloadTypes:
+    """The payload types of a job, by key. Doubled names are refused when it is made."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self, classes: Iterable[type[Payload]]) -> None:
+        self._by_key: dict[str, PayloadType] = {}
+        for cls in classes:
+            declared = payload_type_of(cls)
+            known = self._by_key.get(declared.key)
+            if known is not None and known.payload_class is not cls:
+                raise PayloadTypeError(
+                    declared.key,
+                    f"declared twice, by {known.payload_class.__qualname__} and {cls.__qualname__}: "
+                    "give one of them another name or version",
+                )
+            self._by_key[declared.key] = declared
+
+    def __iter__(self) -> Iterator[PayloadType]:
+        return iter([self._by_key[key] for key in sorted(self._by_key)])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def of(self, value: Payload) -> PayloadType:
+        """The registered type of `value`. Raises PayloadTypeError where the job does not have it."""
+        declared = payload_type_of(value)
+        if self._by_key.get(declared.key) is not declared:
+            raise PayloadTypeError(
+                declared.key,
+                "not registered with this job: name it in the operator's `payload_types`",
+            )
+        return declared
+
+    def by_key(self, key: str) -> PayloadType:
+        """The registered type of that key. Raises PayloadTypeError where the job does not have it."""
+        declared = self._by_key.get(key)
+        if declared is None:
+            raise PayloadTypeError(
+                key, "not registered with this job: name it in the operator's `payload_types`"
+            )
+        return declared
+
+    def decode(self, key: str | None, data: bytes | None) -> Payload:
+        """The payload of a record. Raises PayloadTypeError for a type that the job does not have, ValueError for damage."""
+        declared = self._by_key.get(key or "")
+        if declared is None:
+            raise PayloadTypeError(str(key), "unknown here: the job that wrote it had this type")
+        return declared.decode(data or b"")
+
+
+def _plain(value: object) -> Plain:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, enum.Enum):
+        return typing.cast("Plain", value.value)
+    return typing.cast("Plain", value)
+
+
+def _fields_of(value: Payload) -> Mapping[str, Plain]:
+    return typing.cast("dict[str, Plain]", _plain(value))
+
+
+def _hints(cls: type) -> dict[str, object]:
+    cached = _HINTS.get(cls)
+    if cached is None:
+        names = {f.name for f in dataclasses.fields(cls)}
+        cached = {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
+        _HINTS[cls] = cached
+    return cached
+
+
+_HINTS: Final[dict[type, dict[str, object]]] = {}
+
+
+def _build(cls: type[Payload], value: Mapping[str, Plain]) -> Payload:
+    hints = _hints(cls)
+    return cls(**{name: _typed(hints[name], one) for name, one in value.items()})
+
+
+def _typed(hint: Any, value: Plain) -> Any:  # noqa: ANN401, the type is the hint's
+    if value is None:
+        return None
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [one for one in typing.get_args(hint) if one is not type(None)]
+        return _typed(inner[0], value) if len(inner) == 1 else value
+    if origin in (list, tuple) and isinstance(value, list):
+        (one, *_rest) = typing.get_args(hint)
+        items = [_typed(one, item) for item in value]
+        return tuple(items) if origin is tuple else items
+    if origin is dict and isinstance(value, dict):
+        (_, one) = typing.get_args(hint)
+        return {k: _typed(one, item) for k, item in value.items()}
+    if isinstance(hint, type):
+        if issubclass(hint, Payload) and isinstance(value, dict):
+            return _build(hint, value)
+        if issubclass(hint, enum.Enum):
+            return hint(value)
+    return value

@@ -1,0 +1,99 @@
+"""A record: the one envelope of the log, and its kinds (DESIGN.md, section 4)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["BATCH_COMPLETE", "NO_CHECKPOINT", "Kind", "Record", "driver_key", "record_key"]
+
+NO_CHECKPOINT: Final = -1
+"""The virtual empty checkpoint before all others."""
+
+BATCH_COMPLETE: Final = NO_CHECKPOINT
+"""What a batch job's coordinators are told as complete, once, at the end (clause H1)."""
+
+_NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Kind(enum.Enum):
+    """What a record says is so. The order is the schema's: new kinds go to the end."""
+
+    EPOCH_STARTED = "EPOCH_STARTED"
+    TYPE_REGISTERED = "TYPE_REGISTERED"
+    COORDINATORS_STARTED = "COORDINATORS_STARTED"
+    RESET_TO_CHECKPOINT = "RESET_TO_CHECKPOINT"
+    EVENT_REDELIVERED = "EVENT_REDELIVERED"
+    ATTEMPT_STARTED = "ATTEMPT_STARTED"
+    EVENT_TO_SUBTASK = "EVENT_TO_SUBTASK"
+    EVENT_TO_COORDINATOR = "EVENT_TO_COORDINATOR"
+    EVENT_ACKED = "EVENT_ACKED"
+    EVENT_FAILED = "EVENT_FAILED"
+    CHECKPOINT_TRIGGERED = "CHECKPOINT_TRIGGERED"
+    COORDINATOR_CHECKPOINTED = "COORDINATOR_CHECKPOINTED"
+    BARRIER_INJECTED = "BARRIER_INJECTED"
+    CHECKPOINT_ACKED = "CHECKPOINT_ACKED"
+    CHECKPOINT_COMPLETED = "CHECKPOINT_COMPLETED"
+    CHECKPOINT_ABORTED = "CHECKPOINT_ABORTED"
+    COORDINATOR_NOTIFIED = "COORDINATOR_NOTIFIED"
+    COMMIT_INTENT = "COMMIT_INTENT"
+    COMMIT_OUTCOME = "COMMIT_OUTCOME"
+    ATTEMPT_FAILED = "ATTEMPT_FAILED"
+    SUBTASK_RESET = "SUBTASK_RESET"
+    GLOBAL_FAILURE = "GLOBAL_FAILURE"
+    SPLIT_FINISHED = "SPLIT_FINISHED"
+    SUBTASK_COMPLETED = "SUBTASK_COMPLETED"
+    FACT = "FACT"
+    REQUEST = "REQUEST"
+    RESPONSE = "RESPONSE"
+    SNAPSHOT = "SNAPSHOT"
+    JOB_FAILED = "JOB_FAILED"
+    JOB_FINISHED = "JOB_FINISHED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One value in the log. Fields that a kind does not use are None; `RECORD_FIELDS` in the docs says which do what."""
+
+    epoch: int
+    """The reign that wrote it."""
+    driver_id: str
+    """The process life that wrote it."""
+    sequence: int | None
+    """Its place among the records that count, dense over the life of the job; None on `EPOCH_STARTED`."""
+    turn_remaining: int = 0
+    """How many records of the same turn follow."""
+    kind: Kind
+    timestamp_us: int
+    """The turn's time, microseconds since 1970, UTC."""
+    job_id: str
+    operator_id: str | None = None
+    subtask: int | None = None
+    attempt_number: int | None = None
+    checkpoint_id: int | None = None
+    event_id: int | None = None
+    """Of an event down: job-wide, never used twice. Of an event up: the attempt's own count."""
+    last_barrier: int | None = None
+    """On what comes from an attempt: the last barrier that it had passed when it sent this."""
+    cause: int | None = None
+    """The sequence of the record that this one answers."""
+    payload_type: str | None = None
+    """Name and version of the payload's type, as in `rules.update@1`; None where the payload is opaque bytes."""
+    payload: bytes | None = None
+    reason: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=lambda: _NO_ATTRIBUTES)
+
+
+def driver_key(job_id: str, epoch: int) -> str:
+    """The Kafka key of what the driver itself does, as in `ingest/epoch/2`."""
+    return f"{job_id}/epoch/{epoch}"
+
+
+def record_key(record: Record) -> str:
+    """The Kafka key of a record: the execution attempt that it belongs to, as in `ingest/3/0`, else its driver's epoch."""
+    if record.subtask is None or record.attempt_number is None:
+        return driver_key(record.job_id, record.epoch)
+    return f"{record.job_id}/{record.subtask}/{record.attempt_number}"

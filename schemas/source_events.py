@@ -1,0 +1,43 @@
+"""What a source's coordinator and its readers say to each other, and what is found outside."""
+
+# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+
+from .payload import Payload, event, fact, payload
+
+__all__ = ["AddSplits", "NoMoreSplits", "RequestSplit", "Split", "SplitsDiscovered"]
+
+
+@payload("coordlog.split", version=1)
+class Split(Payload):
+    """A unit of input. `content` is the source's own encoding of where it is."""
+
+    split_id: str
+    content: bytes
+
+
+@fact("coordlog.splits_discovered", version=1)
+class SplitsDiscovered(Payload):
+    """Splits that a listing has found, in the order in which they are to be assigned."""
+
+    splits: list[Split]
+    is_complete: bool
+    """No further splits will be found."""
+
+
+@event("coordlog.request_split", version=1)
+class RequestSplit(Payload):
+    """A reader asks for another split (pull)."""
+
+    finished_split_id: str | None = None
+
+
+@event("coordlog.add_splits", version=1)
+class AddSplits(Payload):
+    """Splits for this reader."""
+
+    splits: list[Split]
+
+
+@event("coordlog.no_more_splits", version=1)
+class NoMoreSplits(Payload):
+    """No split will be assigned to this reader any more."""

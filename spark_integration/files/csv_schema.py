@@ -1,0 +1,118 @@
+"""The one schema of a CSV source, settled when its files are listed, from a bounded sample of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+from coordlog.limits import CSV_SAMPLE_BYTES, CSV_SAMPLE_FILES_MAX
+
+from .csv_bytes import CsvBytes, refuse_archive
+from .csv_options import CsvOptions
+from .csv_rows import open_csv, reading_error
+from .listing import InputFiles, ListedFile
+
+__all__ = ["settle_csv_schema"]
+
+
+def settle_csv_schema(
+    files: InputFiles, listed: Sequence[ListedFile], options: CsvOptions, given: pa.Schema | None
+) -> pa.Schema:
+    """Names from the headers, types from the values of the sample; with `given`, only the headers are checked.
+
+    A column of which the sample shows no value is of strings: it fits whatever comes.
+
+    Raises:
+        SourceError: Two headers differ, or a sampled file cannot be read.
+    """
+    for one in listed:
+        refuse_archive(one.path)
+    sampled = _evenly([one for one in listed if one.size_bytes != 0])
+    block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // len(sampled))
+    settled: pa.Schema | None = given
+    for one in sampled:
+        found = _schema_of(files, one, options, given, block_bytes)
+        if settled is None:
+            settled, first = found, one.path
+        elif settled.names != found.names:
+            of = "given with `schema=`" if given is not None else f"of {first}"
+            raise SourceError(
+                one.path,
+                f"its columns are {found.names}, those {of} are {settled.names}",
+                "give files of one header, or those of the other in a source of their own",
+            )
+        elif given is None:
+            settled = pa.schema(
+                pa.field(mine.name, _common(mine.type, other.type))
+                for mine, other in zip(settled, found, strict=True)
+            )
+    assert settled is not None, "a listing has at least one file that is not empty"
+    return pa.schema(
+        pa.field(one.name, pa.string() if pa.types.is_null(one.type) else one.type)
+        for one in settled
+    )
+
+
+def _evenly(listed: Sequence[ListedFile]) -> Sequence[ListedFile]:
+    """At most the limit of files: the first, the last, and evenly between."""
+    last = len(listed) - 1
+    if last < CSV_SAMPLE_FILES_MAX:
+        return listed
+    steps = CSV_SAMPLE_FILES_MAX - 1
+    return [listed[last * i // steps] for i in range(CSV_SAMPLE_FILES_MAX)]
+
+
+def _schema_of(
+    files: InputFiles,
+    one: ListedFile,
+    options: CsvOptions,
+    given: pa.Schema | None,
+    block_bytes: int,
+) -> pa.Schema:
+    stream = CsvBytes(
+        one.path,
+        files.open(one.path, one.size_bytes),
+        None,
+        None if options.is_utf8 else options.encoding,
+    )
+    try:
+        with open_csv(stream, options, schema=given, block_bytes=block_bytes) as reader:
+            found: pa.Schema = reader.schema
+            names: list[str] = found.names  # decodes the header
+    except (pa.ArrowInvalid, UnicodeError) as error:
+        header_rows = 0 if options.column_names is not None else 1
+        raise reading_error(one.path, error, given, header_rows=header_rows) from error
+    finally:
+        stream.close()
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise SourceError(
+            one.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
+        )
+    for column in found:
+        if pa.types.is_binary(column.type):
+            raise SourceError(
+                one.path,
+                f"column {column.name!r} holds bytes that are not {options.encoding}",
+                "give the file's encoding with `encoding=`",
+            )
+    return found
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The narrowest type that reads the values of both; in the end strings."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    kinds = {one, other}
+    if kinds == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    moments = [t for t in (one, other) if pa.types.is_timestamp(t)]
+    if len(moments) == 2 and moments[0].tz == moments[1].tz:  # noqa: PLR2004, both
+        return pa.timestamp("ns", tz=one.tz)
+    if len(moments) == 1 and moments[0].tz is None and pa.date32() in kinds:
+        return moments[0]
+    return pa.string()

@@ -1,0 +1,189 @@
+"""The subtask's side of a file source: reads splits one after the other, and can say how far it is in each."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.source_events import RequestSplit
+from coordlog.subtask import FinishedSplit, OperatorContext, Poll, PollStatus, SourceReader
+
+from .csv_options import CsvOptions
+from .csv_rows import CsvRows
+from .listing import InputFiles
+from .parquet_rows import ParquetRows
+from .payloads import FileReaderState, FileSplit, SplitProgress
+
+__all__ = ["FileReader", "FileReaderOptions", "decode_schema", "encode_schema"]
+
+_SPLIT = payload_type_of(FileSplit)
+_STATE = payload_type_of(FileReaderState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReaderOptions:
+    """All that a reader needs beside its splits; pickles."""
+
+    files: InputFiles
+    csv: CsvOptions | None
+    """None: the files are Parquet."""
+    batch_rows: int
+    asks_for_splits: bool
+    """False: splits are assigned without being asked for."""
+
+
+class _SplitRows(Protocol):
+    bytes_read: int
+    skip_rows: int
+
+    def next(self) -> pa.RecordBatch | None: ...
+
+    def close(self) -> None: ...
+
+
+class FileReader(SourceReader):
+    """Reads splits in the order in which they were added, each from its first row that was not given to the chain yet.
+
+    Its state is its unfinished splits and the rows given of each. A restored reader opens the file
+    again and passes over exactly that many rows. In pull mode it holds one split at a time: it asks
+    for the next when one has been read and its end has been handled by the chain, so that a slow
+    subtask gets fewer.
+    """
+
+    def __init__(self, options: FileReaderOptions) -> None:
+        self._options = options
+        self._splits: deque[SplitProgress] = deque()
+        self._context: OperatorContext | None = None
+        self._rows: _SplitRows | None = None
+        self._parsed: pa.RecordBatch | None = None
+        self._given = 0
+        self._finished_split_id: str | None = None
+        self._no_more_splits = False
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Take up the splits in `state`."""
+        self._context = context
+        if state is not None:
+            restored = cast("FileReaderState", _STATE.decode(state))
+            self._splits.extend(restored.splits)
+            self._given = self._splits[0].rows if self._splits else 0
+
+    def start(self) -> None:
+        """Ask for the first split, unless there is one to read on."""
+        if not self._splits:
+            self._ask(None)
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Queue `splits`, each an encoded FileSplit."""
+        for one in splits:
+            split = cast("FileSplit", _SPLIT.decode(one))
+            self._splits.append(SplitProgress(split=split, rows=0))
+
+    def notify_no_more_splits(self) -> None:
+        """End once what is queued has been read."""
+        self._no_more_splits = True
+
+    def poll(self) -> Poll:
+        """Up to `batch_rows` rows of the first unfinished split.
+
+        One call parses at most one block: rows that are passed over after a restore cost calls that
+        give WAITING.
+        """
+        if self._finished_split_id is not None:
+            finished, self._finished_split_id = self._finished_split_id, None
+            if not self._splits:
+                self._ask(finished)
+        if not self._splits:
+            return Poll(status=PollStatus.END if self._no_more_splits else PollStatus.WAITING)
+        if self._rows is None:
+            self._rows = self._open(self._splits[0])
+        if self._parsed is None:
+            self._parsed = self._rows.next()
+            if self._parsed is None:
+                return self._finish()
+            passed_over = min(self._rows.skip_rows, self._parsed.num_rows)
+            self._rows.skip_rows -= passed_over
+            self._parsed = self._parsed.slice(passed_over)
+        return self._give(self._parsed)
+
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
+        """Unfinished splits and the rows given of each."""
+        return _STATE.encode(
+            FileReaderState(
+                splits=[
+                    SplitProgress(split=one.split, rows=self._given if i == 0 else one.rows)
+                    for i, one in enumerate(self._splits)
+                ]
+            )
+        )
+
+    def close(self) -> None:
+        """Let go of the open file."""
+        rows, self._rows, self._parsed = self._rows, None, None
+        if rows is not None:
+            rows.close()
+
+    def _give(self, parsed: pa.RecordBatch) -> Poll:
+        given = parsed.slice(0, self._options.batch_rows)
+        rest = parsed.slice(given.num_rows)
+        self._parsed = rest if rest.num_rows else None
+        if not given.num_rows:
+            return Poll(status=PollStatus.WAITING, retry_s=0.0)
+        self._given += given.num_rows
+        return Poll(status=PollStatus.BATCH, batch=given)
+
+    def _open(self, progress: SplitProgress) -> _SplitRows:
+        split = progress.split
+        schema = decode_schema(split.arrow_schema)
+        self._given = progress.rows
+        csv = self._options.csv
+        if csv is None:
+            return ParquetRows(
+                self._options.files,
+                split,
+                schema,
+                skip_rows=progress.rows,
+                batch_rows=self._options.batch_rows,
+            )
+        return CsvRows(self._options.files, split, schema, options=csv, skip_rows=progress.rows)
+
+    def _finish(self) -> Poll:
+        rows, split = self._rows, self._splits[0].split
+        assert rows is not None, "only a split that was opened comes to its end"
+        if rows.skip_rows:
+            raise SourceError(
+                split.path,
+                f"split {split.split_id} ends {rows.skip_rows} rows before row {self._given}, up to
+                " "which it was read before", "put back the file as it was: its content has changed
+                since",
+            )
+        finished = FinishedSplit(
+            split_id=split.split_id, rows=self._given, bytes_read=rows.bytes_read
+        )
+        self.close()
+        self._splits.popleft()
+        self._given = self._splits[0].rows if self._splits else 0
+        self._finished_split_id = split.split_id
+        return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
+
+    def _ask(self, finished_split_id: str | None) -> None:
+        if self._options.asks_for_splits and not self._no_more_splits:
+            assert self._context is not None, "`open` comes first"
+            self._context.send_event(RequestSplit(finished_split_id=finished_split_id))
+
+
+def encode_schema(schema: pa.Schema) -> bytes:
+    """The schema as a split holds it: nothing of it is left to be guessed by a reader."""
+    return zlib.compress(schema.serialize().to_pybytes(), 9)
+
+
+def decode_schema(data: bytes) -> pa.Schema:
+    """The schema in `data`."""
+    return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(data)))

@@ -1,0 +1,82 @@
+"""What all tests have in common: their options, and how much chance they take."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "local",
+    deadline=None,  # a loaded machine is not a finding
+    print_blob=True,
+)
+hypothesis.settings.register_profile(
+    "ci",
+    parent=hypothesis.settings.get_profile("local"),
+    database=None,
+)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("coordlog")
+    group.addoption("--no-skips", action="store_true", help="a test that is skipped has failed")
+    group.addoption(
+        "--dose",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many times the usual number of random runs (default: 1)",
+    )
+    group.addoption(
+        "--seed",
+        type=int,
+        default=None,
+        metavar="N",
+        help="the seed of every random run (default: another one each time, printed on failure)",
+    )
+
+
+@pytest.fixture
+def dose(request: pytest.FixtureRequest) -> int:
+    """By how much to multiply the number of random runs."""
+    value: int = request.config.option.dose
+    return value
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Where this test's chance begins; a failure prints it with the command that repeats it."""
+    given: int | None = request.config.option.seed
+    value = random.SystemRandom().randrange(2**32) if given is None else given
+    command = f"make test ARGS='{request.node.nodeid} --seed={value}'"
+    request.node.add_report_section("setup", "seed", f"seed {value}; to repeat: {command}")
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"with --no-skips a skip is a failure: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and collector.config.getoption("--no-skips"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"with --no-skips a skip is a failure: {reason}"
+    return report

@@ -1,0 +1,71 @@
+"""The two ways to a broker in a container: docker-compose.yml, and what the other tests use."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.structs import TopicPartition
+
+from containers import docker_engine_or_skip, kafka_container
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.docker, pytest.mark.kafka, pytest.mark.slow]
+
+
+def read_back(bootstrap_servers: str) -> bytes:
+    """The value of a record that was just sent there."""
+    topic = TopicPartition("hello", 0)
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    try:
+        offset = producer.send(topic.topic, b"there and back", partition=0).get(60).offset
+    finally:
+        producer.close()
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, consumer_timeout_ms=30_000)
+    try:
+        consumer.assign([topic])
+        consumer.seek(topic, offset)
+        value: bytes = next(consumer).value
+    finally:
+        consumer.close()
+    return value
+
+
+@pytest.fixture
+def compose_port() -> Iterator[int]:
+    """The port of a broker that `docker compose up` started, under a project name of its own."""
+    docker_engine_or_skip()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    compose = ["docker", "compose", "--project-name", f"coordlog-test-{uuid.uuid4().hex[:8]}"]
+    env = {**os.environ, "KAFKA_PORT": str(port)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*compose, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        )
+
+    if run("version").returncode != 0:
+        pytest.skip("this Docker has no compose plugin")
+    try:
+        up = run("up", "-d", "--wait")
+        assert up.returncode == 0, up.stderr + run("logs").stdout
+        yield port
+    finally:
+        run("down", "--volumes")
+
+
+def test_a_broker_of_the_compose_file_takes_a_record_and_gives_it_back(compose_port: int) -> None:
+    assert read_back(f"127.0.0.1:{compose_port}") == b"there and back"
+
+
+def test_a_broker_of_the_fixture_takes_a_record_and_gives_it_back() -> None:
+    with kafka_container() as bootstrap_servers:
+        assert read_back(bootstrap_servers) == b"there and back"
