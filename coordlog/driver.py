@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Protocol
 
 from coordlog.chain import Chain
+from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError
 from coordlog.kernel.building import KernelConfig
 from coordlog.limits import STOP_TIMEOUT_S
@@ -340,6 +341,10 @@ class JobDriver:
         finally:
             if self._is_begun:
                 self._surroundings.end()
+        runtime = self._runtime
+        if runtime is not None and runtime.outcome is not None and runtime.outcome.is_finished:
+            sinks = {one.operator_id: one.sink for one in self._chain.coordinators}
+            sweep(runtime.state, self._chain.payload_types, sinks)
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

@@ -77,6 +77,30 @@ UNRELEASED_BYTES_PER_ATTEMPT_MAX: Final = 16 * 1024 * 1024
 OUTGOING_MESSAGES_PER_ATTEMPT_MAX: Final = 10_000
 """Messages queued to one attempt; a slower one fails."""
 
+OUTGOING_BYTES_PER_ATTEMPT_MAX: Final = 64 * 1024 * 1024
+"""Bytes queued to one attempt; a slower one fails."""
+
+ATTEMPT_QUEUE_MESSAGES_MAX: Final = 1_000
+"""Messages that wait on an attempt's own side, each way; past it the sender of that way waits."""
+
+ATTEMPT_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes that wait on an attempt's own side, each way."""
+
+ATTEMPT_SEND_TIMEOUT_S: Final = 180.0
+"""How long an attempt waits to send: longer than its driver waits for the log."""
+
+CONNECT_TIMEOUT_S: Final = 20.0
+"""How long connecting, and saying who connects, may take: seconds on a loaded machine."""
+
+CONNECTION_CLOSE_S: Final = 5.0
+"""How long a connection's close may take, with what was sent before; then it is cut."""
+
+STAGE_END_TIMEOUT_S: Final = 60.0
+"""How long a cancelled stage may take to end before it counts as ended; Spark takes up to 4 s."""
+
+SLOTS_TIMEOUT_S: Final = 30.0
+"""How long a cluster may take to offer enough slots: executors come one after the other."""
+
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One message on an attempt's connection."""
 
@@ -136,13 +160,16 @@ CSV_BLOCK_BYTES: Final = 1024 * 1024
 """What is parsed at once, and so the longest line of a CSV file: about 10,000 rows of 100 bytes."""
 
 CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
-"""What is read, of all files together, to settle the types of a CSV source: some tenths of a second."""
+"""What is read of all files together to settle the types of a CSV source: tenths of a second."""
 
 CSV_SAMPLE_FILES_MAX: Final = 64
-"""Files that are looked into to settle the types of a CSV source: the listing's first, last, and evenly between."""
+"""Files that are looked into to settle the types of a CSV source: first, last, evenly between."""
 
 ROW_GROUP_ROWS: Final = 131_072
 """Rows of one row group of a Parquet file: enough to compress well."""
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a Parquet writer holds before it writes a row group."""
+
+FILES_PER_INTENT: Final = 1_000
+"""Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coordlog.chain import Chain
-from coordlog.coordinator import OperatorCoordinator, Sink
+from coordlog.cleaning import cleaning_of
+from coordlog.coordinator import OperatorCoordinator
 from coordlog.errors import CoordlogError
 from coordlog.hosting import CallFailure, CoordinatorHost
 from coordlog.kernel.building import KernelConfig
@@ -87,14 +88,13 @@ from coordlog.messages import (
 from coordlog.messages import DeliverEvent as DeliverMessage
 from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.outside import Connections, Stage
-from coordlog.projections.checkpoint_records import ungranted_names
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record, record_key
 
-__all__ = ["CleaningSink", "Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
+__all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
 
 _log = logging.getLogger(__name__)
 
@@ -120,16 +120,6 @@ class Workers(Protocol):
 
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, in the order of these calls."""
-        ...
-
-
-class CleaningSink(Sink, Protocol):
-    """A sink whose attempts stage things that may be left over (DESIGN.md, section 8)."""
-
-    def clean(
-        self, driver_id: str, subtask: int, attempt_number: int, held: Sequence[bytes]
-    ) -> None:
-        """Remove what that attempt staged and `held` (committables that the job state holds) does not name."""
         ...
 
 
@@ -607,28 +597,15 @@ class Runtime:
             self._clean(effect)
 
     def _clean(self, effect: FenceAttempt) -> None:
-        """Only names that the log has given up: what the state holds, and open intents name, stays."""
-        held = ungranted_names(self.state)
-        for operator_id, sink in sorted(self._sinks.items()):
-            clean = getattr(sink, "clean", None)
-            if clean is None:
-                continue
-            intents = [
-                intent.payload
-                for _, intent in sorted_items(self.state.intents)
-                if intent.operator_id == operator_id
-            ]
-
-            def run(
-                clean: Callable[[str, int, int, Sequence[bytes], Sequence[bytes]], None] = clean,
-                intents: Sequence[bytes] = intents,
-            ) -> None:
-                try:
-                    clean(effect.driver_id, effect.subtask, effect.attempt_number, held, intents)
-                except Exception as error:  # noqa: BLE001, left-overs are hidden and swept at the end
-                    _log.warning("cleaning after an attempt failed: %s", error)
-
-            self._workers.run(run)
+        for work in cleaning_of(
+            self.state,
+            self._types,
+            self._sinks,
+            driver_id=effect.driver_id,
+            subtask=effect.subtask,
+            attempt_number=effect.attempt_number,
+        ):
+            self._workers.run(work)
 
     def _start_checkpoint_timer(self, checkpoint_id: int) -> None:
         timeout_s = self._options.checkpoint_timeout_s

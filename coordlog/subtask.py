@@ -112,6 +112,10 @@ class Operator(ABC):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint will not complete."""
 
+    def flush_split(self, split_id: str) -> Iterable[pa.RecordBatch]:
+        """What is left of a split, for the next operator. Called ahead of `end_of_split`."""
+        return ()
+
     def end_of_split(self, split_id: str) -> Snapshot:
         """All rows of a split have passed: flush them. Called only where the whole chain keeps no state across splits."""
         return Snapshot()
@@ -187,6 +191,13 @@ class SourceReader(ABC):
     def handle_source_event(self, event: Payload) -> None:
         """An event of the source's own."""
         raise NotImplementedError(f"{type(self).__name__} handles no events")
+
+    def current_split(self) -> str | None:
+        """The split that is being read, for the record of a failure; None where it cannot say.
+
+        Then the first unfinished split that was added to this attempt counts as being read.
+        """
+        return None
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> bytes:

@@ -37,7 +37,7 @@ JAVA_VERSION_MIN: Final = 17
 JAVA_VERSION_LIMIT_S: Final = 30.0
 """`java -version` takes 0.1 s; a cold, loaded machine takes seconds."""
 
-# --- starting and stopping -------------------------------------------------------------------------
+# --- starting and stopping -----------------------------------------------------------------------
 START_LIMIT_S: Final = 120.0
 """From a started process to an answer: 2.7 s on a quiet machine, 28 s were seen on a loaded one."""
 

@@ -35,16 +35,14 @@ class ChecksumError(JarsError):
     retriable: ClassVar[bool] = False
 
     def __init__(self, jar: str, expected: str, found: str) -> None:
-        super().__init__(jar, expected)
+        super().__init__(
+            f"{jar} has SHA-256 {found}, the lock says {expected}: it was damaged on its way, or "
+            "the repository serves another file; nothing of it was kept",
+            "do the same once more; if it says the same, find out who stands between this machine "
+            "and the repository",
+        )
         self.args = (jar, expected, found)
         self.jar, self.expected, self.found = jar, expected, found
-
-    def __str__(self) -> str:
-        return (
-            f"{self.jar} has SHA-256 {self.found}, the lock says {self.expected}: it was damaged "
-            "on its way, or the repository serves another file; nothing of it was kept. Try once "
-            "more, and if it says the same, find out who stands between you and the repository"
-        )
 
 
 class BrokerError(EnvironmentSetupError):

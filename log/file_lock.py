@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from . import broker_limits as limits
@@ -29,7 +29,7 @@ def try_lock(path: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, *, limit_s: float, busy: Exception) -> Iterator[None]:
+def file_lock(path: Path, *, limit_s: float, busy: Exception) -> Generator[None, None, None]:
     """Hold the lock for the block.
 
     Args:

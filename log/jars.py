@@ -10,6 +10,7 @@ Ivy asks Maven Central. It goes through the proxy of `HTTPS_PROXY` or of `JAVA_T
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -136,11 +137,11 @@ def main() -> int:
     """Bring all sets, one line each."""
     for jar_set in JarSet:
         try:
-            paths = resolve(jar_set, progress=lambda line: print(line, flush=True))
+            paths = resolve(jar_set, progress=functools.partial(print, flush=True))
         except CoordlogError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201, a command prints
             return 1
-        print(f"{jar_set.value}: {len(paths)} jars in {paths[0].parent}", flush=True)
+        print(f"{jar_set.value}: {len(paths)} jars in {paths[0].parent}", flush=True)  # noqa: T201
     return 0
 
 
@@ -191,7 +192,7 @@ def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], N
     ivy_file.write_text(_ivy_module(jars), "utf-8")
     command = [
         find_java(),
-        *_proxy_options(),
+        *proxy_options(),
         *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
         *("-settings", str(settings), "-ivy", str(ivy_file), "-cache", str(target / "cache")),
         *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
@@ -254,8 +255,8 @@ def _ivy_module(jars: Sequence[Jar]) -> str:
     )
 
 
-def _proxy_options() -> list[str]:
-    """`HTTPS_PROXY` in the words of the JVM, which does not read it.
+def proxy_options() -> list[str]:
+    """For `java`: `HTTPS_PROXY` in the words of the JVM, which does not read it.
 
     What the user tells the JVM itself in JAVA_TOOL_OPTIONS counts more.
     """
@@ -269,7 +270,9 @@ def _proxy_options() -> list[str]:
 
 
 @contextlib.contextmanager
-def _bounded(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], threading.Event]]:
+def _bounded(
+    command: list[str],
+) -> Generator[tuple[subprocess.Popen[str], threading.Event], None, None]:
     """A process whose output is read; killed at the limit, which sets the event."""
     ran_out = threading.Event()
     with subprocess.Popen(  # noqa: S603, the Java of this machine

@@ -110,13 +110,15 @@ class Faults:
         """Let the next `count` reads and questions of `of` find no answer."""
         self._reads[of] += count
 
-    def _append_of(self, name: str) -> Fault | None:
+    def append_of(self, name: str) -> Fault | None:
+        """What happens to the append that a writer of `name` begins now; for the log."""
         if self.is_gone:
             return Fail()
         script = self._appends[name]
         return script.popleft() if script else None
 
-    def _read_fails(self, name: str) -> bool:
+    def read_fails(self, name: str) -> bool:
+        """Whether the question that `name` asks now finds no answer; for the log."""
         if self.is_gone:
             return True
         if self._reads[name]:
@@ -232,7 +234,7 @@ class MemoryLog:
         """As in the port; nothing is held."""
 
     def _ask(self, doing: str) -> None:
-        if self._partition.faults._read_fails(self._seen_by):  # noqa: SLF001, one module
+        if self._partition.faults.read_fails(self._seen_by):
             raise LogUnavailableError(self.identity.name, doing, 0.0, "scripted")
 
     # What a test does with it.
@@ -325,7 +327,7 @@ class _MemoryWriter:
 
     def _append(self, records: Sequence[UnstoredRecord], timeout_s: float) -> Sequence[int]:
         partition = self._partition
-        fault = partition.faults._append_of(self._seen_by)  # noqa: SLF001, one module
+        fault = partition.faults.append_of(self._seen_by)
         self._refuse_large(records)
         match fault:
             case None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from immutables import Map
 
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
 from coordlog.schemas.record import Record
 
+from .evolving import evolve
 from .state import (
     AttemptState,
     Completion,
@@ -48,8 +47,8 @@ def required(value: int | None) -> int:
 
 def with_attempt(state: JobState, attempt: AttemptState) -> JobState:
     """The state with a changed live attempt."""
-    subtask = replace(state.subtasks[attempt.subtask], attempt=attempt)
-    return replace(state, subtasks=state.subtasks.set(attempt.subtask, subtask))
+    subtask = evolve(state.subtasks[attempt.subtask], attempt=attempt)
+    return evolve(state, subtasks=state.subtasks.set(attempt.subtask, subtask))
 
 
 def attempt_started(state: JobState, record: Record) -> JobState:
@@ -69,13 +68,13 @@ def attempt_started(state: JobState, record: Record) -> JobState:
         restored_checkpoint=required(record.checkpoint_id),
         last_barrier=required(record.checkpoint_id),
     )
-    subtask = replace(
+    subtask = evolve(
         known,
         next_attempt_number=attempt_number + 1,
         newest_task=(record.epoch, stage_run, task),
         attempt=attempt,
     )
-    return replace(
+    return evolve(
         state,
         subtasks=state.subtasks.set(number, subtask),
         live_count=state.live_count + 1,
@@ -99,15 +98,15 @@ def event_to_subtask(state: JobState, record: Record) -> JobState:
     held = gateway.held
     if gateway.closed_by:
         held = (*held, HeldEvent(event=event, held_by=gateway.closed_by))
-    gateway = replace(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
-    state = replace(
+    gateway = evolve(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
+    state = evolve(
         state,
         gateways=state.gateways.set((operator_id, subtask), gateway),
         next_event_id=event.event_id + 1,
     )
     attempt = state.attempt(subtask, event.attempt_number)
     assert attempt is not None, "an event is sent to a live attempt"
-    return with_attempt(state, replace(attempt, sent=attempt.sent.set(event.sequence, event)))
+    return with_attempt(state, evolve(attempt, sent=attempt.sent.set(event.sequence, event)))
 
 
 def gateway_of(
@@ -129,15 +128,15 @@ def _without_event(state: JobState, record: Record) -> JobState:
     held = gateway.held
     if held:
         held = tuple(one for one in held if one.event.event_id != event_id)
-    gateway = replace(gateway, unacked=gateway.unacked.delete(event_id), held=held)
-    state = replace(state, gateways=state.gateways.set(key, gateway))
+    gateway = evolve(gateway, unacked=gateway.unacked.delete(event_id), held=held)
+    state = evolve(state, gateways=state.gateways.set(key, gateway))
     if not state.pending:
         return state
     pending = state.pending
     for checkpoint_id, one in sorted_items(pending):
         if event_id in one.waiting:
-            pending = pending.set(checkpoint_id, replace(one, waiting=one.waiting.delete(event_id)))
-    return replace(state, pending=pending)
+            pending = pending.set(checkpoint_id, evolve(one, waiting=one.waiting.delete(event_id)))
+    return evolve(state, pending=pending)
 
 
 def event_acked(state: JobState, record: Record) -> JobState:
@@ -148,7 +147,7 @@ def event_acked(state: JobState, record: Record) -> JobState:
 def event_failed(state: JobState, record: Record) -> JobState:
     """`EVENT_FAILED`: it reaches nobody; whether that fails a checkpoint is decided by what it stands with."""
     if record.attributes.get("never_sent") == "true":
-        return replace(state, next_event_id=required(record.event_id) + 1)
+        return evolve(state, next_event_id=required(record.event_id) + 1)
     return _without_event(state, record)
 
 
@@ -167,7 +166,7 @@ def event_to_coordinator(state: JobState, record: Record) -> JobState:
         payload=record.payload or b"",
     )
     return with_attempt(
-        state, replace(attempt, received=attempt.received.set(event.sequence, event))
+        state, evolve(attempt, received=attempt.received.set(event.sequence, event))
     )
 
 
@@ -186,9 +185,9 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
             poison = poison.set(key, poison.get(key, 0) + 1)
     is_live = known.attempt is not None
     is_stale = known.attempt is not None and known.attempt.epoch < state.epoch
-    return replace(
+    return evolve(
         state,
-        subtasks=state.subtasks.set(number, replace(known, attempt=None)),
+        subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
         live_count=state.live_count - is_live,
         stale_count=state.stale_count - is_stale,
         gateways=gateways,
@@ -200,10 +199,10 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
 def subtask_reset(state: JobState, record: Record) -> JobState:
     """`SUBTASK_RESET`: where the next attempt begins. Counted by the restart policy."""
     number = required(record.subtask)
-    subtask = replace(state.subtasks[number], restore_from=required(record.checkpoint_id))
+    subtask = evolve(state.subtasks[number], restore_from=required(record.checkpoint_id))
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
-    return replace(
+    return evolve(
         state, subtasks=state.subtasks.set(number, subtask), failures_us=failures[-1000:]
     )
 
@@ -221,7 +220,7 @@ def split_finished(state: JobState, record: Record, value: SplitFinished) -> Job
         sequence=required(record.sequence),
         committables=tuple(value.committables),
     )
-    return replace(state, kept_splits=state.kept_splits.set((operator_id, value.split_id), kept))
+    return evolve(state, kept_splits=state.kept_splits.set((operator_id, value.split_id), kept))
 
 
 def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
@@ -238,9 +237,9 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
         ungranted=tuple(value.committables),
         received=attempt.received,
     )
-    state = replace(
+    state = evolve(
         state,
-        subtasks=state.subtasks.set(number, replace(known, attempt=None, completion=completion)),
+        subtasks=state.subtasks.set(number, evolve(known, attempt=None, completion=completion)),
         finished_count=state.finished_count + 1,
         live_count=state.live_count - 1,
     )
@@ -254,11 +253,11 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
             finished = tuple(sorted((*one.finished, number)))
             pending = pending.set(
                 checkpoint_id,
-                replace(one, attempts=one.attempts.delete(number), finished=finished),
+                evolve(one, attempts=one.attempts.delete(number), finished=finished),
             )
-    state = replace(state, gateways=gateways, pending=pending)
+    state = evolve(state, gateways=gateways, pending=pending)
     if state.is_batch and state.finished_count == state.parallelism:
-        return replace(
+        return evolve(
             state, phase=Phase.ENDING, granted=state.granted.set(-1, _batch_grants(state))
         )
     return state

@@ -17,6 +17,7 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
+from .evolving import evolve
 from .state import (
     CompletedCheckpoint,
     Completion,
@@ -56,7 +57,7 @@ def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTrigg
         attempts=Map({one.subtask: one.attempt_number for one in value.attempts}),
         finished=tuple(value.finished_subtasks),
     )
-    return replace(
+    return evolve(
         state,
         pending=state.pending.set(checkpoint_id, pending),
         next_checkpoint_id=checkpoint_id + 1,
@@ -75,15 +76,15 @@ def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
         for event_id, event in sorted_items(gateway.unacked):
             if not event.is_loss_tolerant:
                 waiting = waiting.set(event_id, None)
-        closed = replace(gateway, closed_by=(*gateway.closed_by, checkpoint_id))
+        closed = evolve(gateway, closed_by=(*gateway.closed_by, checkpoint_id))
         gateways = gateways.set((operator_id, subtask), closed)
     cut = Cut(
         sequence=required(record.sequence),
         state=record.payload,
         projection=state.projections.get(operator_id),
     )
-    pending = replace(pending, cuts=pending.cuts.set(operator_id, cut), waiting=waiting)
-    return replace(state, gateways=gateways, pending=state.pending.set(checkpoint_id, pending))
+    pending = evolve(pending, cuts=pending.cuts.set(operator_id, cut), waiting=waiting)
+    return evolve(state, gateways=gateways, pending=state.pending.set(checkpoint_id, pending))
 
 
 def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
@@ -94,9 +95,9 @@ def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
     for one in gateway.held:
         holders = tuple(c for c in one.held_by if c != checkpoint_id)
         if holders or held:
-            held.append(replace(one, held_by=holders))
+            held.append(evolve(one, held_by=holders))
     closed_by = tuple(c for c in gateway.closed_by if c != checkpoint_id)
-    return replace(gateway, closed_by=closed_by, held=tuple(held))
+    return evolve(gateway, closed_by=closed_by, held=tuple(held))
 
 
 def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> JobState:
@@ -106,7 +107,7 @@ def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> 
             opened = _opened(gateway, checkpoint_id)
             if opened is not gateway:
                 gateways = gateways.set(key, opened)
-    return replace(state, gateways=gateways)
+    return evolve(state, gateways=gateways)
 
 
 def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
@@ -117,17 +118,17 @@ def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) ->
     over = attempt.handed_over
     if value.committables:
         over = (*over, handed(checkpoint_id, value))
-    state = with_attempt(state, replace(attempt, last_barrier=checkpoint_id, handed_over=over))
+    state = with_attempt(state, evolve(attempt, last_barrier=checkpoint_id, handed_over=over))
     pending = state.pending.get(checkpoint_id)
     if pending is not None:
-        pending = replace(pending, acks=pending.acks.set(subtask, tuple(value.states)))
-        state = replace(state, pending=state.pending.set(checkpoint_id, pending))
+        pending = evolve(pending, acks=pending.acks.set(subtask, tuple(value.states)))
+        state = evolve(state, pending=state.pending.set(checkpoint_id, pending))
     gateways = state.gateways
     for operator_id in state.operators:
         key = (operator_id, subtask)
         if key in gateways:
             gateways = gateways.set(key, _opened(gateways[key], checkpoint_id))
-    return replace(state, gateways=gateways)
+    return evolve(state, gateways=gateways)
 
 
 def checkpoint_aborted(state: JobState, record: Record) -> JobState:
@@ -136,7 +137,7 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
     state = _open_gateways(state, checkpoint_id, None)
     timed_out = record.attributes.get("timed_out") == "true"
     subsumed = record.attributes.get("subsumed") == "true"
-    return replace(
+    return evolve(
         state,
         pending=state.pending.delete(checkpoint_id),
         aborts_in_a_row=state.aborts_in_a_row + (0 if subsumed else 1),
@@ -182,7 +183,7 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
     for old, _ in sorted_items(retained):
         if old < value.oldest_retained:
             retained = retained.delete(old)
-    return replace(
+    return evolve(
         state,
         pending=state.pending.delete(checkpoint_id),
         completed=retained,
@@ -212,18 +213,18 @@ def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
         if number in pending.finished:
             assert completion is not None, "a finished subtask has a completion"
             attempt_number, committables = completion.attempt_number, completion.all_committables()
-            done = replace(completion, handed_over=(), ungranted=())
-            subtask = replace(subtask, completion=done)
+            done = evolve(completion, handed_over=(), ungranted=())
+            subtask = evolve(subtask, completion=done)
         elif attempt is not None:
             attempt_number = attempt.attempt_number
             given = [h for h in attempt.handed_over if h.checkpoint_id <= pending.checkpoint_id]
             rest = [h for h in attempt.handed_over if h.checkpoint_id > pending.checkpoint_id]
             committables = tuple(one for h in given for one in h.committables)
-            subtask = replace(subtask, attempt=replace(attempt, handed_over=tuple(rest)))
+            subtask = evolve(subtask, attempt=evolve(attempt, handed_over=tuple(rest)))
         else:
             # Acked by its barrier, completed since: what it made after the barrier waits for the next checkpoint.
             attempt_number, committables, subtask = _split_completion(subtask, pending)
-        state = replace(state, subtasks=state.subtasks.set(number, subtask))
+        state = evolve(state, subtasks=state.subtasks.set(number, subtask))
         grants.extend(
             Granted(
                 operator_id=one.operator_id,
@@ -236,7 +237,7 @@ def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
         )
     if not grants:
         return state
-    return replace(state, granted=state.granted.set(pending.checkpoint_id, tuple(grants)))
+    return evolve(state, granted=state.granted.set(pending.checkpoint_id, tuple(grants)))
 
 
 def _split_completion(
@@ -246,9 +247,9 @@ def _split_completion(
     assert completion is not None, "it acked, so that it is live or has completed"
     given = [h for h in completion.handed_over if h.checkpoint_id <= pending.checkpoint_id]
     rest = [h for h in completion.handed_over if h.checkpoint_id > pending.checkpoint_id]
-    changed = replace(completion, handed_over=tuple(rest))
+    changed = evolve(completion, handed_over=tuple(rest))
     committables = tuple(one for h in given for one in h.committables)
-    return completion.attempt_number, committables, replace(subtask, completion=changed)
+    return completion.attempt_number, committables, evolve(subtask, completion=changed)
 
 
 def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
@@ -265,16 +266,16 @@ def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
                 cut = pending.cuts.get(down.operator_id)
                 if cut is not None and sequence < cut.sequence:
                     sent = sent.delete(sequence)
-            attempt = replace(subtask.attempt, received=received, sent=sent)
-            subtasks = subtasks.set(number, replace(subtask, attempt=attempt))
+            attempt = evolve(subtask.attempt, received=received, sent=sent)
+            subtasks = subtasks.set(number, evolve(subtask, attempt=attempt))
         elif subtask.completion is not None:
             received = subtask.completion.received
             for sequence, one in sorted_items(received):
                 if one.last_barrier < pending.checkpoint_id:
                     received = received.delete(sequence)
-            completion = replace(subtask.completion, received=received)
-            subtasks = subtasks.set(number, replace(subtask, completion=completion))
-    return replace(state, subtasks=subtasks)
+            completion = evolve(subtask.completion, received=received)
+            subtasks = subtasks.set(number, evolve(subtask, completion=completion))
+    return evolve(state, subtasks=subtasks)
 
 
 def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
@@ -293,7 +294,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
                 states=part.states,
                 ungranted=(),
             )
-        changed = replace(subtask, restore_from=checkpoint_id, attempt=None, completion=completion)
+        changed = evolve(subtask, restore_from=checkpoint_id, attempt=None, completion=completion)
         subtasks = subtasks.set(number, changed)
     projections = initial
     if checkpoint is not None:
@@ -309,7 +310,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
             granted = granted.delete(other)
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
-    return replace(
+    return evolve(
         state,
         phase=Phase.RUNNING,
         subtasks=subtasks,
@@ -359,24 +360,25 @@ def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, .
     return " and ".join(parts) or "nothing"
 
 
-def ungranted_names(state: JobState) -> tuple[bytes, ...]:
-    """Every committable that the job state holds: what cleaning must keep (DESIGN.md, section 8)."""
-    held: list[bytes] = []
+def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
+    """Every committable of an operator that the job state holds: what cleaning must keep (DESIGN.md, section 8)."""
+    held: list[Committable] = []
     for subtask in sorted_values(state.subtasks):
         if subtask.attempt is not None:
             for over in subtask.attempt.handed_over:
-                held.extend(committable.content for committable in over.committables)
+                held.extend(over.committables)
         if subtask.completion is not None:
-            held.extend(one.content for one in subtask.completion.all_committables())
+            held.extend(subtask.completion.all_committables())
     for kept in sorted_values(state.kept_splits):
-        held.extend(committable.content for committable in kept.committables)
+        held.extend(kept.committables)
+    contents = [one.content for one in held if one.operator_id == operator_id]
     for granted in sorted_values(state.granted):
-        held.extend(one.content for one in granted)
-    return tuple(held)
+        contents.extend(one.content for one in granted if one.operator_id == operator_id)
+    return tuple(contents)
 
 
 def barrier_injected(state: JobState, record: Record) -> JobState:
     """`BARRIER_INJECTED`: all cuts are made and all events sent before them are acked."""
     checkpoint_id = required(record.checkpoint_id)
-    pending = replace(state.pending[checkpoint_id], is_injected=True)
-    return replace(state, pending=state.pending.set(checkpoint_id, pending))
+    pending = evolve(state.pending[checkpoint_id], is_injected=True)
+    return evolve(state, pending=state.pending.set(checkpoint_id, pending))

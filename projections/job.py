@@ -21,6 +21,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
+from .evolving import evolve
 from .lifecycles import JOB
 from .operator_projection import OperatorProjection
 from .state import JobState, OpenIntent, Phase
@@ -93,8 +94,8 @@ class JobProjection:
         value = self._value(record)
         changed = self._by_kind(state, record, value)
         if phase is not None:
-            changed = replace(changed, phase=phase)
-        changed = replace(
+            changed = evolve(changed, phase=phase)
+        changed = evolve(
             changed, next_sequence=record.sequence + 1, timestamp_us=record.timestamp_us
         )
         return self._project(state, changed, record, value)
@@ -149,7 +150,7 @@ class JobProjection:
         new = projection.apply(old, record, value)
         if new is old:
             return state
-        return replace(state, projections=state.projections.set(operator_id, new))
+        return evolve(state, projections=state.projections.set(operator_id, new))
 
 
 def _epoch_started(state: JobState, record: Record) -> JobState:
@@ -162,7 +163,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         phase = Phase.STARTING
     failed_before = state.phase is Phase.FAILED
     operators = json.loads(says["operators"])
-    return replace(
+    return evolve(
         state,
         job_id=record.job_id,
         epoch=record.epoch,
@@ -183,7 +184,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
 
 def _type_registered(state: JobState, record: Record) -> JobState:
     assert record.payload_type is not None, "a type has a name"
-    return replace(
+    return evolve(
         state, types=state.types.set(record.payload_type, record.attributes["fingerprint"])
     )
 
@@ -191,7 +192,7 @@ def _type_registered(state: JobState, record: Record) -> JobState:
 def _coordinators_started(state: JobState, record: Record) -> JobState:
     is_resume = record.attributes.get("restore") == "resume"
     has_checkpoint = state.last_checkpoint != NO_CHECKPOINT
-    return replace(
+    return evolve(
         state,
         is_restore_owed=is_resume and has_checkpoint,
         owed_complete=state.last_checkpoint if is_resume and has_checkpoint else None,
@@ -201,12 +202,12 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
 def _event_redelivered(state: JobState, record: Record) -> JobState:
     owed = state.owed_redeliveries
     assert owed and owed[0].sequence == record.cause, "redeliveries are in log order"
-    return replace(state, owed_redeliveries=owed[1:])
+    return evolve(state, owed_redeliveries=owed[1:])
 
 
 def _coordinator_notified(state: JobState, record: Record) -> JobState:
     if record.attributes["what"] == "complete" and record.checkpoint_id == state.owed_complete:
-        return replace(state, owed_complete=None, is_restore_owed=False)
+        return evolve(state, owed_complete=None, is_restore_owed=False)
     return state
 
 
@@ -227,7 +228,7 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
         granted = granted.set(checkpoint_id, left)
     elif checkpoint_id in granted:
         granted = granted.delete(checkpoint_id)
-    return replace(
+    return evolve(
         state,
         intents=state.intents.set(sequence, intent),
         granted=granted,
@@ -238,10 +239,10 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
 def _commit_outcome(state: JobState, record: Record) -> JobState:
     sequence = attempts.required(record.cause)
     if record.attributes["settled"] == "true":
-        return replace(state, intents=state.intents.delete(sequence))
+        return evolve(state, intents=state.intents.delete(sequence))
     intent = state.intents[sequence]
-    tried = replace(intent, failed_tries=intent.failed_tries + 1)
-    return replace(
+    tried = evolve(intent, failed_tries=intent.failed_tries + 1)
+    return evolve(
         state,
         intents=state.intents.set(sequence, tried),
         reasons=(record.reason or "", *state.reasons)[:5],
@@ -249,7 +250,7 @@ def _commit_outcome(state: JobState, record: Record) -> JobState:
 
 
 def _global_failure(state: JobState, record: Record) -> JobState:
-    return replace(state, reasons=(record.reason or "", *state.reasons)[:5])
+    return evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
 
 
 _PLAIN: Final[Mapping[Kind, Callable[[JobState, Record], JobState]]] = {

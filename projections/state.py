@@ -101,7 +101,7 @@ class HandedOver:
     committables: tuple[Committable, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AttemptState:
     """A live execution attempt."""
 
@@ -122,7 +122,7 @@ class AttemptState:
     """By sequence: what it has been sent since the cut of the last completed checkpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """How a subtask finished."""
 
@@ -142,7 +142,7 @@ class Completion:
         return (*earlier, *self.ungranted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SubtaskState:
     """One parallel part of the chain."""
 
@@ -156,7 +156,7 @@ class SubtaskState:
     completion: Completion | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldEvent:
     """An event that waits for checkpoints."""
 
@@ -164,7 +164,7 @@ class HeldEvent:
     held_by: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GatewayState:
     """The way from one coordinator to the live attempt of one subtask."""
 
@@ -187,7 +187,7 @@ class Cut:
     """The value of the operator's projection there; None where it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PendingCheckpoint:
     """A checkpoint that is neither completed nor aborted."""
 
@@ -240,7 +240,7 @@ class Granted:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenIntent:
     """An intent without an outcome."""
 
@@ -264,7 +264,7 @@ class KeptSplit:
     committables: tuple[Committable, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobState:
     """The whole of it. Made by `JobProjection.apply`, and by nothing else."""
 

@@ -82,7 +82,8 @@ def decode_header(data: bytes | None) -> Header | None:
 def header_places(headers: Iterable[bytes]) -> Iterator[tuple[bool, int, int, int]]:
     """Of each, whether it is an `EPOCH_STARTED`, epoch, sequence and turn_remaining.
 
-    For headers that `encode_header` has just made, a thousand at a time: a fifth of the cost of `decode_header`.
+    For headers that `encode_header` has just made, a thousand at a time: a fifth of the cost of
+    `decode_header`.
     """
     for _, flags, _, epoch, sequence, remaining, _ in _LAYOUT.iter_unpack(b"".join(headers)):
         yield bool(flags & _EPOCH_STARTED), epoch, sequence, remaining

@@ -1,7 +1,9 @@
-"""Writes log/jars.lock anew: `.venv/bin/python scripts/lock_jars.py`, after a change of the roots below.
+"""Writes log/jars.lock anew, after a change of the roots below.
 
-Resolves the broker with all that it depends on, fetches every jar of both sets, and writes what came, by SHA-256: look
-at the difference before it is committed.
+    .venv/bin/python scripts/lock_jars.py
+
+Resolves the broker with all that it depends on, fetches every jar of both sets, and writes what
+came, by SHA-256: look at the difference before it is committed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ BESIDE_THE_BROKER: Final = (
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # or it logs nothing
 )
 
-# For Spark 4.1.1. The token provider was never published for it; 4.0.0 is the newest that was, and fits (measured).
+# For Spark 4.1.1. A token provider of that version cannot be had; 4.0.0 fits.
 SPARK: Final = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.1"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),

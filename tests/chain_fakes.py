@@ -1,4 +1,4 @@
-"""What an operator or a reader is given in the tests of the subtask's side, and how a reader is run alone."""
+"""What an operator or a reader is given in tests, and how a reader is run alone."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class FakeContext:
     sent: list[Payload] = field(default_factory=list)
 
     def send_event(self, event: Payload) -> None:
+        """Keep it."""
         self.sent.append(event)
 
     def check_alive(self) -> None:
-        pass
+        """It is."""
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,7 @@ class ReadOut:
 
     @property
     def rows(self) -> list[tuple[object, ...]]:
+        """All of them, as plain values."""
         return [
             tuple(row)
             for batch in self.batches

@@ -53,7 +53,7 @@ def plain(content: str, epoch: int, sequence: int, remaining: int = 0) -> Unstor
 
 
 def turns(sizes: Sequence[int], epoch: int, first: int, name: str = "a") -> list[UnstoredRecord]:
-    """Whole turns of these sizes, with sequences from `first` on and contents `a0`, `a1` and so on."""
+    """Whole turns of these sizes, with sequences from `first` on contents `a0`, `a1` and on."""
     remaining = [left for size in sizes for left in reversed(range(size))]
     return [plain(f"{name}{first + i}", epoch, first + i, left) for i, left in enumerate(remaining)]
 
@@ -87,9 +87,11 @@ class FakeClock:
     waits: list[tuple[float, str]] = field(default_factory=list)
 
     def __call__(self) -> float:
+        """The time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        """Let time pass."""
         self.slept.append(seconds)
         self.now += seconds
 

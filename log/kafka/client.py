@@ -54,9 +54,9 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no 
 
     SCHEMES = ("coordlog-direct",)
 
-    def socket(self, *args: Any) -> Any:  # noqa: ANN401
+    def socket(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
         """The socket that is to be connected."""
-        self._socket = super().socket(*args)
+        self._socket = super().socket(*args, **options)
         return self._socket
 
     async def connect(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -119,8 +119,8 @@ class Connection:
 
 def described(error: object) -> str:
     """An error in one line, with its kind."""
-    text = str(error)
-    return text if isinstance(error, str) else f"{type(error).__name__}: {text}"
+    text, kind = str(error), type(error).__name__
+    return text if isinstance(error, str) or text.startswith(kind) else f"{kind}: {text}"
 
 
 def made(make: Callable[..., T], options: dict[str, object]) -> T:

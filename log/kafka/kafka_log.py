@@ -9,8 +9,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kafka import TopicPartition, errors
-from kafka.admin import ConfigResource, OffsetSpec
+from kafka import errors
+from kafka.admin import (
+    ConfigResource,
+    ConfigResourceType,
+    OffsetSpec,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+)
+from kafka.structs import TopicPartition
 
 from coordlog.errors import OptionError, OutOfRangeError, TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
@@ -221,7 +226,7 @@ class KafkaLog:
             raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
                 "described"
             )
-        resource = ConfigResource("TOPIC", self.topic)
+        resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
         found = admin.describe_configs([resource], config_filter="all")["topic"][self.topic]
         settings = {name: str(one["value"]) for name, one in found.items()}
         return admin.describe_cluster()["cluster_id"], described, settings

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from kafka import KafkaConsumer, TopicPartition, errors
+from kafka import KafkaConsumer, errors
+from kafka.structs import TopicPartition
 
 from coordlog.errors import OutOfRangeError
 from coordlog.log.port import StoredRecord
@@ -19,7 +20,13 @@ __all__ = ["read_range"]
 _POLL_S: Final = 0.2
 _POLL_RECORDS: Final = 5_000
 
-CONSUMER_OPTIONS: Final[dict[str, object]] = {
+_GONE: Final = (
+    errors.OffsetOutOfRangeError,
+    errors.LogTruncationError,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+)
+"""What was there when the reading began is not there any more."""
+
+CONSUMER_OPTIONS: Final[dict[str, Any]] = {
     "group_id": None,
     "enable_auto_commit": False,
     # A log has no second best: 'earliest' would begin again at the start without a word.
@@ -63,7 +70,7 @@ def read_range(
                 if record.offset >= to_offset:
                     return
                 yield _stored(record)
-    except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
+    except _GONE as error:
         start, end = limits()
         raise OutOfRangeError(connection.name, reading.position, start, end) from error
     finally:
@@ -97,7 +104,7 @@ class _Reading:
                 return records
             position = self._consumer.position(self._partition, timeout_ms=int(_POLL_S * 1000))
             self.position = max(self.position, position or 0)
-        except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
+        except _GONE:
             raise
         except (errors.KafkaError, OSError, RuntimeError) as raised:
             if isinstance(raised, errors.KafkaError) and not raised.retriable:

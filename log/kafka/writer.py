@@ -23,7 +23,10 @@ _REQUEST_BYTES_MAX: Final = 1_048_576
 _RECORD_OVERHEAD_BYTES: Final = 128
 """What a record's length fields and its header's name take, and the batch around it."""
 
-PRODUCER_OPTIONS: Final[dict[str, object]] = {
+_PLAINLY_SMALL_BYTES: Final = _REQUEST_BYTES_MAX // 4
+"""A value below it is not measured further: keys are shorter than the rest."""
+
+PRODUCER_OPTIONS: Final[dict[str, Any]] = {
     "acks": "all",
     "enable_idempotence": True,
     "batch_size": 128 * 1024,
@@ -91,11 +94,13 @@ class KafkaWriter:
         ]
         with contextlib.suppress(errors.KafkaTimeoutError):  # the first future says more
             self._producer.flush(timeout=max(0.0, end - time.monotonic()))
-        offsets: list[int] = []
-        for future in futures:
-            offset: int = future.get(timeout=max(0.0, end - time.monotonic())).offset
-            offsets.append(offset)
-        return offsets
+        # What went well is read off; the first that did not raises what it has.
+        return [
+            future.value.offset
+            if future.is_done and future.exception is None
+            else future.get(timeout=max(0.0, end - time.monotonic())).offset
+            for future in futures
+        ]
 
     def _make(self, timeout_s: float) -> object:
         timeout_ms = max(100, int(timeout_s * 1000))
@@ -119,7 +124,7 @@ class KafkaWriter:
     def _refuse_large(self, records: Sequence[UnstoredRecord]) -> None:
         limit = _REQUEST_BYTES_MAX - _RECORD_OVERHEAD_BYTES
         for record in records:
-            if record.size_bytes > limit:
+            if len(record.value) > _PLAINLY_SMALL_BYTES and record.size_bytes > limit:
                 raise AppendRefusedError(
                     self._connection.name,
                     f"a record of {record.size_bytes} bytes is above its limit of {limit}",

@@ -1,4 +1,4 @@
-"""The bytes of a CSV file, or of a part of one, as Arrow is to see them: decompressed, in UTF-8, whole lines.
+"""The bytes of a CSV file, or of a part of one, as Arrow is to see them: UTF-8, whole lines.
 
 Where a part begins and ends is decided by one rule, `line_start`, asked by both of the parts that
 meet at a cut, so that each line belongs to exactly one of them wherever the cut is.
@@ -127,7 +127,10 @@ class CsvBytes(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Exactly `size` bytes, fewer only at the end: a short first block would hold a header and nothing to parse."""
+        """Exactly `size` bytes, fewer only at the end.
+
+        After a short first block, a header alone, Arrow would have nothing to begin with.
+        """
         wanted = size if size >= 0 else _SCAN_BYTES
         while len(self._ready) < wanted and not self._is_at_end:
             self._ready += self._read_on(wanted - len(self._ready))

@@ -31,7 +31,7 @@ class CsvOptions:
     column_names: Sequence[str] | None = None
     """None: the first line of each file that is not empty names its columns."""
     no_newlines_in_fields: bool = False
-    """True: no field holds a carriage return or a line feed, so that a file may be split at any of them."""
+    """True: no field holds a carriage return or a line feed; a file may be split at any of them."""
     block_bytes: int = CSV_BLOCK_BYTES
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class CsvOptions:
 
     @property
     def may_split(self) -> bool:
-        """Whether every byte that looks like a line end is one, so that a file can be read from its middle."""
+        """Whether each byte that looks like a line end is one, so that files may be split."""
         return self.no_newlines_in_fields and (self.is_utf8 or _is_one_byte_each(self.encoding))
 
     def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:

@@ -47,7 +47,7 @@ class CsvRows:
             SourceError: The file cannot be read, or its header is not that of `schema`.
         """
         self.skip_rows = skip_rows
-        """Rows of what `next` gives that are still to be passed over: lines have no index, so all of them."""
+        """Rows of what `next` gives that are still to be passed over: lines have no index."""
         self.bytes_read = max(split.size_bytes, 0)
         self._schema, self._path = schema, split.path
         self._header_rows = 0 if options.column_names is not None else 1
@@ -141,7 +141,7 @@ def reading_error(
     begins_at: int = 0,
     header_rows: int = 1,
 ) -> SourceError:
-    """What Arrow or a codec found wrong, as a sentence with file, row, column, value and the next step."""
+    """What Arrow or a codec found wrong, with file, row, column, value and the next step."""
     text = str(error)
     if (found := _CONVERSION.search(text)) is not None:
         return _conversion_error(path, found, schema, begins_at, header_rows)
@@ -190,7 +190,7 @@ def _conversion_error(
 
 
 def _row(number: str | None, begins_at: int, header_rows: int) -> str:
-    """`number` as Arrow counts: lines that are not empty, from 1, a header that was put before a part included."""
+    """`number` counts from 1 the lines that are not empty, a part's copy of the header too."""
     if number is None:
         return "a row"
     if begins_at:

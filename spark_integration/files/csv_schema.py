@@ -1,4 +1,4 @@
-"""The one schema of a CSV source, settled when its files are listed, from a bounded sample of them."""
+"""The one schema of a CSV source, settled from a bounded sample when its files are listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["settle_csv_schema"]
 def settle_csv_schema(
     files: InputFiles, listed: Sequence[ListedFile], options: CsvOptions, given: pa.Schema | None
 ) -> pa.Schema:
-    """Names from the headers, types from the values of the sample; with `given`, only the headers are checked.
+    """Names from the headers and types from the sample's values, or `given`, checked against them.
 
     A column of which the sample shows no value is of strings: it fits whatever comes.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -72,7 +73,7 @@ class Destination:
         self.root = root
 
     def prepare(self, job_id: str) -> None:
-        """Make the folder, or find that it is this job's already, and that files can be published in it.
+        """Make the folder, or find that it is this job's already, and can be published in.
 
         Raises:
             SinkError: It is another job's or nobody's, is not a folder, or cannot be written or
@@ -102,7 +103,7 @@ class Destination:
         self._check_links()
 
     def check_owner(self, job_id: str) -> None:
-        """Raise SinkError where this machine does not see the destination, or sees another job's."""
+        """Raise SinkError where this machine does not see the destination, or another job's."""
         try:
             owner = json.loads(self._owner_file.read_bytes())["job_id"]
         except FileNotFoundError as error:
@@ -174,8 +175,10 @@ class Destination:
             raise self._no_name_of_ours(relative)
         return self._inside(relative)
 
-    def clean(self, *, driver_id: str, subtask: int, attempt_number: int, keep: Set[str]) -> None:
-        """Delete the staged files of one attempt that is over, but those in `keep` (relative staged names)."""
+    def clean(
+        self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
+    ) -> None:
+        """Delete the staged files of one attempt that is over, but those in `keep`."""
         mine = (str(subtask), str(attempt_number))
         self._delete(
             self.root / _STAGING / _checked(driver_id),
@@ -185,7 +188,7 @@ class Destination:
             ),
         )
 
-    def sweep(self, *, keep: Set[str]) -> None:
+    def sweep(self, *, keep: AbstractSet[str]) -> None:
         """Delete all staged files but those in `keep`.
 
         Only when no attempt of the job lives, of any driver.
@@ -200,12 +203,14 @@ class Destination:
             with suppress(OSError):
                 one.rmdir()  # fails where something is kept in it, which is as it should be
 
-    def _delete(self, folder: Path, keep: Set[str], is_meant: Callable[[str], bool]) -> None:
+    def _delete(
+        self, folder: Path, keep: AbstractSet[str], is_meant: Callable[[str], bool]
+    ) -> None:
         with sink_errors(folder, "staged files cannot be deleted"):
             self._inside(f"{_STAGING}/{folder.name}/x")
-            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-                if is_meant(name) and f"{_STAGING}/{folder.name}/{name}" not in keep:
-                    (folder / name).unlink(missing_ok=True)
+            for one in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if is_meant(one.name) and f"{_STAGING}/{folder.name}/{one.name}" not in keep:
+                    one.unlink(missing_ok=True)
 
     def _inside(self, relative: str) -> Path:
         """`relative` below the root, when no link on the way leads elsewhere."""
@@ -226,7 +231,7 @@ class Destination:
         )
 
     def _check_links(self) -> None:
-        """Publish a probe as settling does: a second link of one name must be refused, not replace the first."""
+        """Publish a probe as settling does: a second link of one name must be refused."""
         probe = f"probe-{uuid4().hex}"
         staged, final = self.root / _STAGING / probe, self.root / f".{probe}"
         with sink_errors(

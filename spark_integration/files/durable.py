@@ -1,4 +1,4 @@
-"""Local files that stay: what is written once, is on disk when a call returns, and is never replaced."""
+"""Local files that stay: on disk when a call returns, and never replaced."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_folders(folder: Path) -> None:
 
 
 def write_once(path: Path, content: bytes) -> bool:
-    """Give `path` this content, whole and on disk, unless it exists; whether it was this call that did."""
+    """Give `path` this content, whole and on disk, unless it exists; whether this call did it."""
     draft = path.with_name(f"{path.name}.{uuid4().hex}.draft")
     try:
         with draft.open("xb") as file:

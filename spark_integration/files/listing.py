@@ -74,7 +74,8 @@ class InputFiles:
         file_system, _ = self._file_system()
         try:
             if isinstance(file_system, LocalFileSystem):
-                opened: BinaryIO = cast("BinaryIO", open(path, "rb", buffering=0))  # noqa: PTH123, SIM115, a plain path, closed by the caller
+                # A plain path, which the caller closes.
+                opened: BinaryIO = cast("BinaryIO", open(path, "rb", buffering=0))  # noqa: PTH123, SIM115
                 size = os.fstat(opened.fileno()).st_size
             else:
                 opened = cast("BinaryIO", file_system.open(path, "rb"))
@@ -87,7 +88,7 @@ class InputFiles:
             raise SourceError(
                 path,
                 f"it has {size} bytes; it had {size_bytes} when the source was listed",
-                "put changed content into a new file: what was read of the old one is in use already",
+                "put changed content into a new file: rows of the old one are in use already",
             )
         return opened
 
@@ -102,7 +103,8 @@ class InputFiles:
             ) from error
         return file_system, str(path)
 
-    def _walk(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401, fsspec has no types
+    # `Any`: fsspec has no types.
+    def _walk(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not _MAGIC & set(path):
                 return _local_below(path, frozenset())

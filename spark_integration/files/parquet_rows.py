@@ -100,7 +100,7 @@ def settle_parquet_schema(
 def parquet_row_groups(
     files: InputFiles, one: ListedFile, split_bytes: int
 ) -> Sequence[tuple[int, int]]:
-    """Runs of row groups of about `split_bytes` bytes each, first included, last excluded; at least one run."""
+    """Runs of row groups of about `split_bytes` each, as (first, last + 1); at least one."""
     parquet = _open(files, one.path, one.size_bytes)
     try:
         metadata = parquet.metadata

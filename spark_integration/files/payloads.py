@@ -1,4 +1,4 @@
-"""What file sources and file sinks say in the log: splits, a reader's state, committables, intents and outcomes."""
+"""What file sources and sinks say in the log: splits, states, committables, intents, outcomes."""
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 

@@ -1,4 +1,4 @@
-"""Settling an intent: staged files get their final names, once, whoever does it and however often (clause H3)."""
+"""Settling an intent: staged files get their final names, once, however often (clause H3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def publish(
     *,
     at: Callable[[str], None] = lambda _place: None,
 ) -> FilesPublished:
-    """Look which files of `intent` have their final names, give them to the others, and return the outcome.
+    """Give the files of `intent` the final names that they do not have yet; the outcome.
 
     First all links, then the folder on disk, then the staged names go: a crash, even of the
     machine, leaves at least one of a file's two names. `at` is told each place where a crash would

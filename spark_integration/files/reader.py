@@ -1,4 +1,4 @@
-"""The subtask's side of a file source: reads splits one after the other, and can say how far it is in each."""
+"""The subtask's side of a file source: reads splits, and can say how far it is in each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _SplitRows(Protocol):
 
 
 class FileReader(SourceReader):
-    """Reads splits in the order in which they were added, each from its first row that was not given to the chain yet.
+    """Reads splits in the order in which they were added, each from the first row not yet given.
 
     Its state is its unfinished splits and the rows given of each. A restored reader opens the file
     again and passes over exactly that many rows. In pull mode it holds one split at a time: it asks
@@ -160,9 +160,9 @@ class FileReader(SourceReader):
         if rows.skip_rows:
             raise SourceError(
                 split.path,
-                f"split {split.split_id} ends {rows.skip_rows} rows before row {self._given}, up to
-                " "which it was read before", "put back the file as it was: its content has changed
-                since",
+                f"split {split.split_id} ends {rows.skip_rows} rows before row {self._given}, up "
+                "to which it was read before",
+                "put back the file as it was: its content has changed since",
             )
         finished = FinishedSplit(
             split_id=split.split_id, rows=self._given, bytes_read=rows.bytes_read

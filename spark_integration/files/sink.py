@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
 import pyarrow as pa
+from coordlog.coordinators.commits import CommitCoordinatorProvider
 
 from coordlog.chain import OperatorSpec
 from coordlog.coordinator import CommittableOf, Sink
-from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.errors import OptionError, SinkError
-from coordlog.limits import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from coordlog.limits import FILES_PER_INTENT, ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from coordlog.schemas.payload import Payload, payload_type_of
 
 from .destination import Destination
@@ -30,7 +31,7 @@ _COMMITTABLE = payload_type_of(StagedFile)
 
 
 class ParquetSink(Sink):
-    """Parquet files in the folder `path`, which belongs to one job and is shared by the driver and all executors.
+    """Parquet files in a folder of one job, which the driver and all executors share.
 
     A file gets its final name once, after the checkpoint that holds it has completed; a reader sees
     file by file, never a part of one. All files have one schema: that of the first rows written, or
@@ -83,7 +84,8 @@ class ParquetSink(Sink):
                 "give a local path; copy the files there once the job has finished",
             )
         self._options = ParquetWriterOptions(
-            root=Path(os.path.abspath(Path(text).expanduser())),  # noqa: PTH100, a link in it stays as it is
+            # Not resolved: a link in the path may be set to lead elsewhere between two runs.
+            root=Path(os.path.abspath(Path(text).expanduser())),  # noqa: PTH100
             compression=compression,
             row_group_rows=row_group_rows,
             row_group_bytes=row_group_bytes,
@@ -106,12 +108,15 @@ class ParquetSink(Sink):
                 sink=self,
                 make_intent=self.make_intent,
                 payload_types=(StagedFile, PublishFiles, FilesPublished),
+                committables_per_intent=FILES_PER_INTENT,
             ),
             keeps_state_across_splits=False,
         )
 
     def prepare(self, job_id: str) -> None:
-        """Take the destination for `job_id`, or find that it has it already. Before any attempt starts.
+        """Take the destination for `job_id`, or find that it has it already.
+
+        Before any attempt starts.
 
         Raises:
             SinkError: It is another's, is not a folder, cannot be written, or cannot publish
@@ -144,8 +149,10 @@ class ParquetSink(Sink):
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
         return publish(self._destination, intent)
 
-    def clean(self, *, driver_id: str, subtask: int, attempt_number: int, keep: Set[str]) -> None:
-        """Delete the staged files of an attempt that is over, but those in `keep`; see `staged_names`.
+    def clean(
+        self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
+    ) -> None:
+        """Delete the staged files of an attempt that is over, but `keep` (see `staged_names`).
 
         Raises:
             SinkError: The operating system refuses.
@@ -154,8 +161,10 @@ class ParquetSink(Sink):
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
 
-    def sweep(self, *, keep: Set[str] = frozenset()) -> None:
-        """Delete all staged files but those in `keep`. Only when no attempt of the job lives, of any driver.
+    def sweep(self, *, keep: AbstractSet[str] = frozenset()) -> None:
+        """Delete all staged files but those in `keep`.
+
+        Only when no attempt of the job lives, of any driver.
 
         Raises:
             SinkError: The operating system refuses.
@@ -167,6 +176,10 @@ class ParquetSink(Sink):
         return frozenset(
             cast("StagedFile", _COMMITTABLE.decode(one)).staged for one in committables
         )
+
+    def intent_names(self, intent: Payload) -> frozenset[str]:
+        """What `clean` and `sweep` must keep as long as the intent has no outcome."""
+        return frozenset(one.staged for one in cast("PublishFiles", intent).files)
 
 
 def _in_line(schema: pa.Schema) -> str:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Literal
 
 import pyarrow as pa
+from coordlog.coordinators.splits import SplitCoordinatorProvider
 
 from coordlog.chain import SourceSpec
-from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError
 from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES
 from coordlog.schemas.payload import payload_type_of
@@ -113,7 +113,7 @@ class FileSource:
         self._batch_rows, self._split_bytes = batch_rows, split_bytes
         self._assignment: Literal["pull", "static"] = assignment
         self._files = InputFiles(
-            url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111, globs are no paths
+            url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
             storage_options=dict(storage_options or {}),
         )
 
@@ -137,7 +137,7 @@ class FileSource:
         )
 
     def settle_schema(self) -> pa.Schema:
-        """The schema that a listing made now would give its splits; to look at, change, and give as `schema`.
+        """The schema that a listing made now would settle: to change, and give as `schema`.
 
         Raises:
             SourceError: There is nothing to read, or the files do not fit together.
@@ -179,8 +179,7 @@ class FileSource:
     def _cut(self, one: ListedFile) -> Iterator[tuple[str, int, int]]:
         if self._is_csv:
             if one.size_bytes == 0:
-                return  # what some writers leave where they had nothing to write: it has not even a
-                header
+                return  # some writers leave such files where they had nothing to write
             step = self._split_bytes
             if not self._csv.may_split or compression_of(one.path) or one.size_bytes <= step:
                 yield one.path, 0, one.size_bytes

@@ -1,4 +1,4 @@
-"""The subtask's side of the Parquet sink: writes hidden files, on disk before they are handed over."""
+"""The subtask's side of the Parquet sink: hidden files, on disk before they are handed over."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from typing_extensions import Buffer
 
 from coordlog.errors import SinkError
 from coordlog.schemas.payload import payload_type_of
@@ -21,6 +20,9 @@ from coordlog.subtask import Operator, OperatorContext, Snapshot
 from .destination import Destination, StagedName
 from .durable import make_folders, new_checksum, refusal, sink_errors, sync_folder
 from .payloads import StagedFile
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer  # a module for type checkers alone
 
 __all__ = ["ParquetFileWriter", "ParquetWriterOptions"]
 
@@ -38,7 +40,7 @@ class ParquetWriterOptions:
 
 
 class ParquetFileWriter(Operator):
-    """Writes what it is given into one file per interval: up to a barrier, the end of a split, or the end.
+    """Writes one file per interval: up to a barrier, the end of a split, or the end.
 
     An interval without rows makes no file. It keeps no state: a name is made of the attempt and a
     count, and an attempt's names are never another's. The file of an unfinished interval is removed
@@ -136,7 +138,7 @@ class ParquetFileWriter(Operator):
         return Snapshot(committables=(_COMMITTABLE.encode(staged),))
 
     def _conform(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """`batch` with the types of all files here: what pandas makes of a column varies with its nulls."""
+        """`batch` with the types of all files here; pandas varies a type with a column's nulls."""
         if batch.schema.names != schema.names:
             raise self._misfit(f"columns {batch.schema.names}", f"columns {schema.names}")
         columns: list[pa.Array] = []
@@ -224,7 +226,7 @@ class _ChecksummedBytes(io.RawIOBase):
     def tell(self) -> int:
         return self.size_bytes
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: ReadableBuffer, /) -> int:
         piece = memoryview(cast("bytes", data))
         if not self._is_ignoring:
             self._file.write(piece)
@@ -238,7 +240,7 @@ class _ChecksummedBytes(io.RawIOBase):
         self._file.close()
 
     def ignore_writes(self) -> None:
-        """Let the Parquet library end in peace: what it still writes is for a file that is given up."""
+        """Let the Parquet library end in peace: what it still writes is given up."""
         self._is_ignoring = True
         with suppress(OSError):
             self._file.close()

@@ -1,27 +1,26 @@
-"""What every log must do: one suite, run on the log in memory, on a broker of its own, and on one in a container."""
+"""What every log must do: one suite, run in memory, on a broker of its own and on a container's."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import cast
 
 import pytest
-from containers import kafka_container
-from log_records import counted, plain, start_driver, turns
 
+from containers import kafka_container
 from coordlog.errors import AppendRefusedError, LogUnavailableError, OutOfRangeError
 from coordlog.log.appender import Patience
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log, StoredRecord, UnstoredRecord
+from log_records import counted, plain, start_driver, turns
 
 TIMEOUT_S = 20.0
 """Generous: what is measured here is behaviour, on a machine that may be loaded."""
@@ -49,12 +48,15 @@ class MemoryHome(Home):
     """In this process."""
 
     def new(self) -> Log:
+        """As in `Home`."""
         return MemoryLog()
 
     def again(self, log: Log) -> Log:
+        """As in `Home`."""
         return cast("MemoryLog", log).seen_by("another")
 
     def recreate(self, log: Log) -> Log:
+        """As in `Home`."""
         cast("MemoryLog", log).recreate()
         return log
 
@@ -66,23 +68,27 @@ class KafkaHome(Home):
         self._bootstrap_servers = bootstrap_servers
         self._logs: list[KafkaLog] = []
 
-    def _of(self, topic: str) -> KafkaLog:
+    def of(self, topic: str) -> KafkaLog:
+        """The log of that topic."""
         log = KafkaLog(topic, self._bootstrap_servers, connect_timeout_s=TIMEOUT_S)
         self._logs.append(log)
         return log
 
     def new(self) -> Log:
-        log = self._of(f"contract-{os.getpid()}-{next(_numbers)}.log")
+        """As in `Home`."""
+        log = self.of(f"contract-{os.getpid()}-{next(_numbers)}.log")
         log.create()
         return log
 
     def again(self, log: Log) -> Log:
-        return self._of(cast("KafkaLog", log).topic)
+        """As in `Home`."""
+        return self.of(cast("KafkaLog", log).topic)
 
     def recreate(self, log: Log) -> Log:
+        """As in `Home`."""
         topic = cast("KafkaLog", log).topic
         cast("KafkaLog", log).delete()
-        another = self._of(topic)
+        another = self.of(topic)
         another.create()
         return another
 
@@ -134,7 +140,7 @@ def log(home: Home) -> Log:
 
 
 @contextlib.contextmanager
-def appending(log: Log) -> Iterator[Appending]:
+def appending(log: Log) -> Generator[Appending]:
     """A writer that is closed at the end."""
     one = Appending(log)
     try:
@@ -150,6 +156,7 @@ class Appending:
         self.writer = log.writer()
 
     def __call__(self, *records: UnstoredRecord) -> list[int]:
+        """The records' offsets."""
         return list(self.writer.append(records, timeout_s=TIMEOUT_S))
 
 
@@ -361,30 +368,39 @@ class Outage(ABC):
 
 
 class MemoryOutage(Outage):
+    """A `MemoryLog` that does not answer."""
+
     def __init__(self) -> None:
         self._memory = MemoryLog()
         self.log = self._memory
 
     def begin(self) -> None:
+        """As in `Outage`."""
         self._memory.faults.is_gone = True
 
     def end(self) -> None:
+        """As in `Outage`."""
         self._memory.faults.is_gone = False
 
 
 class BrokerOutage(Outage):
+    """A broker that is killed."""
+
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         topic = f"outage-{os.getpid()}-{next(_numbers)}.log"
-        KafkaHome(broker.bootstrap_servers)._of(topic).create()
+        KafkaHome(broker.bootstrap_servers).of(topic).create()
         self.log = KafkaLog(topic, broker.bootstrap_servers, connect_timeout_s=2.0)
         assert self.log.high_watermark() == 0
 
     def begin(self) -> None:
+        """As in `Outage`."""
         self._broker.kill()
 
     def end(self) -> None:
-        self._broker.restart()
+        """As in `Outage`."""
+        if not self._broker.is_running:
+            self._broker.restart()
 
 
 @pytest.fixture(
@@ -398,7 +414,6 @@ def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
     one = BrokerOutage(broker)
     yield one
     one.log.close()
-    gc.collect()  # what kafka-python leaves of a refused connection goes while its warning is ignored
 
 
 def test_a_log_that_is_gone_is_said_to_be_within_the_bound_and_works_when_it_is_back(

@@ -1,8 +1,8 @@
 """Two or three drivers on one log, paused, killed and lied to at random, one instruction at a time.
 
-The code under test is `protocol`, driven as `appender` drives it, with a place for chance between any two steps: there
-another driver goes on, a record that was given up for lost arrives, or a driver is killed. What must hold is checked
-after every step. A failure prints its seed.
+The code under test is `protocol`, driven as `appender` drives it, with a place for chance between
+any two steps: there another driver goes on, a record that was given up for lost arrives, or a
+driver is killed. What must hold is checked after every step. A failure prints its seed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from log_records import epoch_started, place_of, turns
 
 from coordlog.log import protocol
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.log.reader import read_counted
+from log_records import epoch_started, place_of, turns
 
 RUNS = 400
 STEPS_MAX = 2_000
@@ -71,7 +71,8 @@ def driver(world: World, name: str, sizes: list[int]) -> Iterator[None]:
         match action:
             case protocol.Append(records):
                 offsets: list[int] | None = []
-                # Records arrive one by one, and any may not: it is then on its way, and so may be all after it.
+                # Records arrive one by one, and any may not: it is then on its way, and so may be
+                # all after it.
                 for record in records:
                     if world.trouble and chance.random() < 0.15:
                         world.trouble -= 1

@@ -1,4 +1,4 @@
-"""The fold of what counts against a twin that knows no state: it looks at the whole prefix again for each record."""
+"""The fold of what counts against a twin that looks at the whole prefix again for each record."""
 
 from __future__ import annotations
 

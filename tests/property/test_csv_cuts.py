@@ -1,28 +1,30 @@
-"""Wherever a CSV file is cut, its parts have together the rows of the whole, in order, each once."""
+"""Wherever a CSV file is cut, its parts have together the rows of the whole, each once."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from chain_fakes import contents, read_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain_fakes import contents, read_all
 from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.files import csv_bytes
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.reader import encode_schema
 from coordlog.spark_integration.files.source import FileSource
 
 BOM = b"\xef\xbb\xbf"
 FILES = {
-    "LF": "a,b\n1,x\n22,yy\n333,zzz\n".encode(),
-    "CR LF": "a,b\r\n1,x\r\n22,yy\r\n333,zzz\r\n".encode(),
-    "CR": "a,b\r1,x\r22,yy\r333,zzz\r".encode(),
+    "LF": b"a,b\n1,x\n22,yy\n333,zzz\n",
+    "CR LF": b"a,b\r\n1,x\r\n22,yy\r\n333,zzz\r\n",
+    "CR": b"a,b\r1,x\r22,yy\r333,zzz\r",
     "mixed line ends": b"a,b\n1,x\r\n22,yy\r333,zzz\n\r4,w\r\r\n5,v",
     "no line end at the end": b"a,b\n1,x\n22,yy",
     "CR LF without the last one": b"a,b\r\n1,x\r\n22,yy",
@@ -84,6 +86,26 @@ def source_of(
     )
 
 
+def twin_line_start(data: bytes, cut: int) -> int:
+    """Looks at every line of the whole, where `line_start` looks from the cut on only."""
+    starts, at = [0], 0
+    for line in re.findall(rb"[^\r\n]*(?:\r\n|\n|\r)", data):
+        at += len(line)
+        starts.append(at)
+    return min([start for start in starts if start >= cut], default=len(data))
+
+
+@pytest.mark.parametrize("scan_bytes", [1, 2, 3, 7, 10_000])
+def test_a_line_belongs_to_the_part_that_holds_its_first_byte(
+    scan_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_bytes, "_SCAN_BYTES", scan_bytes)
+    for data in (*FILES.values(), *NAMELESS.values(), b"\r\r\n\n\r"):
+        for cut in range(len(data) + 1):
+            found = csv_bytes.line_start(io.BytesIO(data), cut, len(data))
+            assert found == twin_line_start(data, cut), (data, cut)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_cut_at_any_byte_has_the_rows_of_the_whole(name: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
@@ -137,14 +159,16 @@ LINE_END = st.sampled_from(["\n", "\r\n", "\r"])
 
 @st.composite
 def csv_files(draw: st.DrawFn) -> bytes:
-    """Files of which no field holds LF or CR, with empty lines between rows, and with or without the last line end."""
+    """Files of which no field holds LF or CR, with empty lines between, ended or not."""
     width = draw(st.integers(1, 3))
     rows = draw(st.lists(st.lists(FIELD, min_size=width, max_size=width), max_size=8))
     text = ""
     for row in [[f"c{i}" for i in range(width)], *rows]:
         line = io.StringIO()
-        quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
-        csv.writer(line, quoting=quoting, lineterminator="").writerow(row)
+        if draw(st.booleans()):
+            csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow(row)
+        else:
+            csv.writer(line, lineterminator="").writerow(row)
         text += line.getvalue() + draw(LINE_END) * draw(st.integers(1, 2))
     if draw(st.booleans()):
         text = text.rstrip("\r\n")

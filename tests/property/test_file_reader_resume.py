@@ -1,4 +1,4 @@
-"""A reader that is restored from a snapshot gives the rows that were not given before, each once."""
+"""A reader that is restored from a snapshot gives the rows not given before, each once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.spark_integration.files.source import FileSource
 
 ROW_COUNT = 60
@@ -51,6 +51,7 @@ def parquet(folder: Path, batch_rows: int) -> FileSource:
 SOURCES = [plain_csv, split_csv, packed_csv, parquet]
 
 
+@pytest.mark.clause("L2")
 @pytest.mark.parametrize("make", SOURCES)
 def test_a_snapshot_after_any_batch_is_read_on_from_there(
     make: Callable[[Path, int], FileSource], tmp_path: Path

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from log_records import FakeClock, counted, epoch_started, plain, place_of, start_driver, turns
 
 from coordlog.errors import (
     AppendRefusedError,
@@ -20,6 +19,7 @@ from coordlog.log.appender import take_over
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Slow, Unknown
 from coordlog.log.port import LogWriter, StoredRecord, UnstoredRecord
 from coordlog.schemas.counting import NOTHING_COUNTED
+from log_records import FakeClock, counted, epoch_started, place_of, plain, start_driver, turns
 
 
 @pytest.fixture
@@ -376,6 +376,7 @@ def test_a_writer_that_failed_is_thrown_away_at_once(log: MemoryLog) -> None:
     )
     driver = start_driver(watched, "a", patience=patience)
     watched.faults.next_append(Fail(), Fail())
+    watched.faults.next_reads(1)
     driver.appender.append(turns([1], 0, 0))
     assert waits == [1, 2]
     driver.appender.close()

@@ -1,4 +1,4 @@
-"""A file source lists the same files in the same order, settles one schema, and says plainly what it cannot read."""
+"""A file source lists in one order, settles one schema, and says what it cannot read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 
+from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import RequestSplit
@@ -53,11 +53,20 @@ def refusal(do: Callable[[], object]) -> SourceError:
 def test_a_folder_is_listed_with_its_folders_sorted_and_without_hidden_names(
     tmp_path: Path,
 ) -> None:
-    for name in ["b.csv", "a/z.csv", "a/y.csv", ".c.csv", "_SUCCESS", "_temporary/d.csv", ".x/e"]:
+    for name in [
+        "b.csv",
+        "a/z.csv",
+        "a/y.csv",
+        "a-b.csv",
+        ".c.csv",
+        "_SUCCESS",
+        "_temporary/d.csv",
+        ".x/e",
+    ]:
         write(tmp_path / name, "i\n1\n")
 
     assert files_of(FileSource(tmp_path)) == [
-        str(tmp_path / name) for name in ["a/y.csv", "a/z.csv", "b.csv"]
+        str(tmp_path / name) for name in ["a-b.csv", "a/y.csv", "a/z.csv", "b.csv"]
     ]
 
 
@@ -162,8 +171,8 @@ def test_a_file_that_may_not_be_read_is_an_error_with_its_number(
     monkeypatch.undo()
 
     assert str(error) == (
-        f"{path}: it cannot be read: [errno 13] Permission denied; allow the user that runs the job
-        " "and its tasks to read it"
+        f"{path}: it cannot be read: [errno 13] Permission denied; allow the user that runs the "
+        "job and its tasks to read it"
     )
 
 

@@ -1,4 +1,4 @@
-"""The Parquet sink publishes each file once, whoever settles it, and touches nothing that is not its own."""
+"""The Parquet sink publishes each file once, and touches nothing that is not its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chain_fakes import FakeContext
 
+from chain_fakes import FakeContext
 from coordlog.coordinator import CommittableOf
 from coordlog.errors import OptionError, SinkError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.destination import Destination
+from coordlog.spark_integration.files.durable import write_once
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
 from coordlog.spark_integration.files.publish import publish
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -204,13 +205,13 @@ def test_a_writer_where_no_driver_has_prepared_refuses(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_with_path_and_number(sink: ParquetSink) -> None:
     """A limit on the size of files stands for the disk: the kernel itself refuses the write."""
     writer = opened(ParquetSink(sink.path, compression="none", row_group_rows=1000))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         error = refusal(lambda: list(writer.process(rows(*range(5000)))))
         writer.close()
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert error.where.endswith("/.coordlog/staging/driver-a/0-0-0.parquet")
     assert "[errno 27] File too large" in error.problem
@@ -315,7 +316,7 @@ def test_settling_again_gives_the_same_outcome_and_changes_nothing(
 
 @pytest.mark.clause("H3")
 def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(tmp_path: Path) -> None:
-    """The first run only lists the places; then each one is crashed at, and settled again without a crash."""
+    """The first run only lists the places; then each one is crashed at, and settled again."""
     places: list[str] = []
     for crash_at in range(-1, 100):
         sink = ParquetSink(tmp_path / str(crash_at))
@@ -331,7 +332,7 @@ def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(tmp_path: Pat
         def at(place: str, crash_at: int = crash_at) -> None:
             nonlocal passed
             if crash_at < 0:
-                places.append(place.split(" part")[0].split(" .")[0])
+                places.append(place.split(" part", 1)[0].split(" .", 1)[0])
             elif passed == crash_at:
                 raise Crash
             passed += 1
@@ -534,8 +535,8 @@ def test_a_link_in_the_place_of_a_file_or_folder_is_refused(
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
     assert "leads out of the destination" in refusal(lambda: sink.settle(three_files)).problem
-    clean = lambda: sink.clean(driver_id="driver-a", subtask=0, attempt_number=0, keep=set())  # noqa: E731
-    assert "leads out of the destination" in refusal(clean).problem
+    with pytest.raises(SinkError, match="leads out of the destination"):
+        sink.clean(driver_id="driver-a", subtask=0, attempt_number=0, keep=set())
 
 
 # --- the destination ------------------------------------------------------------------------------
@@ -608,6 +609,15 @@ def test_of_two_jobs_that_take_a_destination_at_once_one_gets_it(tmp_path: Path)
     assert staged_files(ParquetSink(tmp_path / "out")) == []
 
 
+def test_what_is_written_once_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "owner.json"
+
+    assert write_once(path, b"first")
+    assert not write_once(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_driver_that_died_while_it_took_a_destination_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "out/.coordlog").mkdir(parents=True)
     (tmp_path / "out/.coordlog/owner.json.0123.draft").write_text('{"job')
@@ -664,10 +674,10 @@ def test_options_that_cannot_be_are_refused_where_they_enter(tmp_path: Path) -> 
     for options in wrong:
         with pytest.raises(OptionError):
             ParquetSink(**{"path": tmp_path, **options})  # type: ignore[arg-type]
+    sink = ParquetSink(tmp_path / "o")
+    sink.prepare(JOB)
     with pytest.raises(OptionError):
-        opened_with = ParquetSink(tmp_path / "o")
-        opened_with.prepare(JOB)
-        opened(opened_with, FakeContext(job_id=JOB, driver_id="../../etc"))
+        opened(sink, FakeContext(job_id=JOB, driver_id="../../etc"))
 
 
 def test_the_writer_travels_to_the_tasks(sink: ParquetSink) -> None:

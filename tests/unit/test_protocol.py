@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from log_records import epoch_started, plain, turns
 
 from coordlog.log import protocol
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.log.protocol import DriverState, Place
 from coordlog.schemas.counting import NOTHING_COUNTED
+from log_records import epoch_started, plain, turns
 
 EMPTY = Place(end_offset=0, counting=NOTHING_COUNTED)
 

@@ -48,7 +48,7 @@ def test_a_return_of_another_type_is_an_error_that_names_function_and_type(wrong
         return wrong
 
     with pytest.raises(UsageError) as caught:
-        list(TransformOperator(make).process(BATCH))  # type: ignore[arg-type]
+        list(TransformOperator(make).process(BATCH))
 
     assert "make" in str(caught.value)
     kind = type(None if isinstance(wrong, list) else wrong).__qualname__

@@ -1,0 +1,1 @@
+"""How close the log comes to what its client can do: `python -m benchmarks`."""

@@ -1,0 +1,370 @@
+"""The subtask's side of an execution attempt: what it says, and does when spoken to (M1 to M6).
+
+No socket, no thread, no clock: whoever owns the connection fills an inbox and takes what goes out.
+"""
+
+from __future__ import annotations
+
+import enum
+import queue
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, assert_never
+
+from coordlog.chain import Chain
+from coordlog.errors import ClosedError, FencedAttemptError, TooLargeError, UsageError
+from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX
+from coordlog.messages import (
+    Accepted,
+    AckCheckpoint,
+    AckEvent,
+    AlreadyFinished,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Complete,
+    DeliverEvent,
+    DownMessage,
+    Fail,
+    Fenced,
+    FinishSplit,
+    InjectBarrier,
+    Refused,
+    SendEvent,
+    UpMessage,
+)
+from coordlog.open_chain import OpenChain, Place
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.subtask import OperatorContext, PollStatus
+
+__all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
+
+_LOOK_S: Final = 0.25
+"""How long `run` waits for a message before it looks again whether the attempt is over."""
+
+
+class Inbox(Protocol):
+    """What the driver has said and the attempt has not handled yet.
+
+    A `queue.Queue` or `queue.SimpleQueue`.
+    """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> DownMessage:  # noqa: FBT001, FBT002, as queues have it
+        """The next message. Raises queue.Empty where none comes in time."""
+        ...
+
+
+class StepStatus(enum.Enum):
+    """What one step did."""
+
+    BATCH = "batch"
+    """A batch has passed the chain."""
+    SPLIT_FINISHED = "split finished"
+    """The end of a split has passed the chain, and has been told."""
+    WAITING = "waiting"
+    """Nothing to read: wait for a message, or `retry_s`."""
+    COMPLETED = "completed"
+    """`Complete` has been said: wait for the driver's answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """The outcome of one `AttemptRunner.step`."""
+
+    status: StepStatus
+    retry_s: float = 0.0
+    """With WAITING: step again after this, seconds, where no message comes before."""
+
+
+class _Context:
+    """See `OperatorContext`."""
+
+    def __init__(self, runner: AttemptRunner, operator_id: str, *, is_coordinated: bool) -> None:
+        self._runner, self._operator_id = runner, operator_id
+        self._is_coordinated = is_coordinated
+
+    @property
+    def operator_id(self) -> str:
+        return self._operator_id
+
+    @property
+    def job_id(self) -> str:
+        return self._runner.job_id
+
+    @property
+    def driver_id(self) -> str:
+        return self._runner.accepted.driver_id
+
+    @property
+    def subtask(self) -> int:
+        return self._runner.subtask
+
+    @property
+    def attempt_number(self) -> int:
+        return self._runner.accepted.attempt_number
+
+    @property
+    def parallelism(self) -> int:
+        return self._runner.accepted.parallelism
+
+    @property
+    def restored_checkpoint(self) -> int:
+        return self._runner.accepted.restored_checkpoint
+
+    @property
+    def is_batch(self) -> bool:
+        return self._runner.accepted.is_batch
+
+    def send_event(self, event: Payload) -> None:
+        if not self._is_coordinated:
+            raise UsageError(
+                f"operator {self._operator_id!r} has no coordinator that could be sent "
+                f"{payload_type_of(event).key}: give its spec a `coordinator`"
+            )
+        self._runner.send_event(self._operator_id, event)
+
+    def check_alive(self) -> None:
+        self._runner.check_alive()
+
+
+class AttemptRunner:
+    """One execution attempt of a chain. One thread, the task's main one.
+
+    `run` does all of it. By hand: `open`; then `handle` for each message that has come, then
+    `step`, again and again until `is_released`; `close` in any case, last. Whatever of these
+    raises has ended the attempt: only `close` may follow.
+
+    Args:
+        chain: The job's.
+        accepted: The driver's answer to this task's registration.
+        job_id: The job's.
+        subtask: The one that the task has registered for.
+        outbox: Puts a message on its way to the driver, behind those before; may block while the
+            driver is slow.
+        is_over: The reason for which the attempt must assume that it has ended (its connection or
+            its lease is gone), or None. Asked before each batch, so that it must be cheap.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        accepted: Accepted,
+        *,
+        job_id: str,
+        subtask: int,
+        outbox: Callable[[UpMessage], None],
+        is_over: Callable[[], str | None],
+    ) -> None:
+        self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
+        self.last_barrier = accepted.restored_checkpoint
+        """The last barrier that the chain has passed; at first what it is restored from."""
+        self.is_completed = False
+        """`Complete` has been said."""
+        self.is_released = False
+        """The driver has answered that the task may end well."""
+        self._types = chain.payload_types
+        self._outbox, self._is_over = outbox, is_over
+        self._event_count = 0
+        self._is_silent = False
+        self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
+        states = {one.operator_id: one.state for one in accepted.states}
+        self._chain = OpenChain(chain, states, self)
+
+    def run(self, inbox: Inbox) -> None:
+        """Run the attempt to its end: well once its completion, or the job's, is in the log.
+
+        After `Complete` it waits for the driver's answer for as long as `is_over` says nothing.
+        Whoever fills `inbox` need not wake it when the connection ends.
+
+        Raises:
+            FencedAttemptError: The attempt is over; its driver knows, or is gone.
+            Exception: What a call of the chain raised; the driver has been told with `Fail`.
+        """
+        try:
+            self.open()
+            while not self.is_released:
+                self._drain(inbox)
+                if self.is_released:
+                    break
+                outcome = self.step()
+                if outcome.status is StepStatus.WAITING:
+                    self._wait(inbox, min(outcome.retry_s, _LOOK_S))
+                elif outcome.status is StepStatus.COMPLETED:
+                    self._wait(inbox, _LOOK_S)
+        except BaseException as error:
+            self.close(error)
+            raise
+        self.close()
+
+    def open(self) -> None:
+        """Make and open each link, then start the reader."""
+        self._chain.open()
+
+    def handle(self, message: DownMessage) -> None:
+        """Do what the driver says, at once.
+
+        Raises:
+            FencedAttemptError: It says that the attempt is over.
+            Exception: What a call of the chain raised.
+        """
+        match message:
+            case Fenced():
+                if not message.is_finished:
+                    raise self._fenced(message.reason)
+                self.is_released = True
+            case Accepted() | AlreadyFinished() | Refused():
+                raise AssertionError(f"{type(message).__name__} answers a registration only")
+            case DeliverEvent() | InjectBarrier() | CheckpointCompleted() | CheckpointAborted():
+                if not self.is_completed:  # a completion counts as its barriers and acks (F8)
+                    self.check_alive()
+                    self._handle(message)
+            case _:
+                assert_never(message)
+
+    def step(self) -> StepOutcome:
+        """Poll the reader once and pass on what it brings; at the end of all, finish and complete.
+
+        Raises:
+            FencedAttemptError: The attempt is over.
+            Exception: What a call of the chain raised.
+        """
+        self.check_alive()
+        if self.is_completed:
+            return StepOutcome(status=StepStatus.COMPLETED)
+        poll = self._chain.poll()
+        match poll.status:
+            case PollStatus.BATCH:
+                self._chain.process(poll.batch)
+                return StepOutcome(status=StepStatus.BATCH)
+            case PollStatus.SPLIT_FINISHED:
+                assert poll.finished is not None, "`poll` has looked"
+                told = self._chain.end_split(poll.finished, is_flushed=self._is_flushed)
+                self._outbox(
+                    FinishSplit(
+                        operator_id=self._chain.source_id,
+                        last_barrier=self.last_barrier,
+                        finished=told,
+                    )
+                )
+                return StepOutcome(status=StepStatus.SPLIT_FINISHED)
+            case PollStatus.WAITING:
+                return StepOutcome(status=StepStatus.WAITING, retry_s=poll.retry_s)
+            case PollStatus.END:
+                snapshot = self._chain.finish()
+                self.check_alive()
+                self.is_completed = self._is_silent = True
+                self._outbox(Complete(last_barrier=self.last_barrier, snapshot=snapshot))
+                return StepOutcome(status=StepStatus.COMPLETED)
+            case _:
+                assert_never(poll.status)
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Close each link that was made, once, whatever happened; a second call does nothing.
+
+        Args:
+            failure: What has ended the attempt: errors of `close` are noted on it.
+
+        Raises:
+            Exception: What a link's `close` raised, without a failure and a released completion.
+        """
+        self._is_silent = self._is_silent or failure is not None
+        self._chain.close(failure, is_completed=self.is_released)
+        self._is_silent = True
+
+    def send_event(self, operator_id: str, event: Payload) -> None:
+        """See `OperatorContext.send_event`."""
+        if self._is_silent:
+            raise ClosedError(f"attempt {self.accepted.attempt_number} of subtask {self.subtask}")
+        declared = self._types.of(event)
+        encoded = declared.encode(event)
+        if len(encoded) > PAYLOAD_BYTES_MAX:
+            raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+        event_id, self._event_count = self._event_count, self._event_count + 1
+        self._outbox(
+            SendEvent(
+                operator_id=operator_id,
+                event_id=event_id,
+                last_barrier=self.last_barrier,
+                payload_type=declared.key,
+                payload=encoded,
+            )
+        )
+
+    def check_alive(self) -> None:
+        """Raise FencedAttemptError where the attempt is over."""
+        reason = self._is_over()
+        if reason is not None:
+            raise self._fenced(reason)
+
+    def context(self, operator_id: str, *, is_coordinated: bool) -> OperatorContext:
+        """See `AttemptPort.context`."""
+        return _Context(self, operator_id, is_coordinated=is_coordinated)
+
+    def failed(self, place: Place, error: BaseException) -> None:
+        """See `AttemptPort.failed`: the driver is told, once; it is the last message."""
+        if self._is_silent:
+            return
+        self._is_silent = True
+        message = Fail(
+            operator_id=place.operator_id,
+            callback=place.callback,
+            reason="".join(traceback.format_exception(error))[-REASON_CHARS_MAX:],
+            split_id=place.split_id,
+            event_id=place.event_id,
+        )
+        try:
+            self._outbox(message)
+        except Exception as untold:  # noqa: BLE001, the chain's own error matters more: noted on it
+            error.add_note(f"and the driver could not be told: {type(untold).__name__}: {untold}")
+
+    def _handle(
+        self, message: DeliverEvent | InjectBarrier | CheckpointCompleted | CheckpointAborted
+    ) -> None:
+        match message:
+            case DeliverEvent():
+                self._chain.deliver(message)
+                self._outbox(
+                    AckEvent(
+                        operator_id=message.operator_id,
+                        event_id=message.event_id,
+                        last_barrier=self.last_barrier,
+                    )
+                )
+            case InjectBarrier(checkpoint_id=checkpoint_id):
+                if checkpoint_id <= self.last_barrier:
+                    return
+                snapshot = self._chain.snapshot(checkpoint_id)
+                # Only now: what a link sent from inside `snapshot_state` is older than the barrier,
+                # like its state.
+                self.last_barrier = checkpoint_id
+                self._outbox(
+                    AckCheckpoint(
+                        checkpoint_id=checkpoint_id, last_barrier=checkpoint_id, snapshot=snapshot
+                    )
+                )
+            case CheckpointCompleted():
+                self._chain.tell_completed(message.checkpoint_id)
+            case CheckpointAborted():
+                self._chain.tell_aborted(message.checkpoint_id)
+            case _:
+                assert_never(message)
+
+    def _fenced(self, reason: str) -> FencedAttemptError:
+        return FencedAttemptError(self.subtask, self.accepted.attempt_number, reason)
+
+    def _drain(self, inbox: Inbox) -> None:
+        while not self.is_released:
+            try:
+                message = inbox.get(block=False)
+            except queue.Empty:
+                return
+            self.handle(message)
+
+    def _wait(self, inbox: Inbox, wait_s: float) -> None:
+        if wait_s <= 0:
+            return
+        try:
+            message = inbox.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        self.handle(message)

@@ -1,0 +1,64 @@
+"""How a command ends: the exit statuses, and which error means which."""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Iterator
+
+from coordlog.errors import FencedError, LogUnavailableError, RestoreError, UsageError
+from coordlog.log.environment_errors import BrokerError
+
+__all__ = ["Exit", "exit_of", "message_of"]
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Exit(enum.IntEnum):
+    """The exit statuses of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    """The history does not fit the job, or a live driver holds it."""
+    FENCED = 4
+    """Another driver has taken over."""
+    UNREACHABLE = 5
+    """The log did not answer."""
+    NO_SPACE = 6
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def exit_of(error: BaseException) -> Exit:
+    """The status that a command ends with after this error."""
+    if any(isinstance(one, OSError) and one.errno in _NO_SPACE for one in _chain(error)):
+        return Exit.NO_SPACE
+    match error:
+        case RestoreError():
+            return Exit.REFUSED
+        case FencedError():
+            return Exit.FENCED
+        case LogUnavailableError() | BrokerError():
+            return Exit.UNREACHABLE
+        case UsageError():
+            return Exit.USAGE
+        case _:
+            return Exit.FAILED
+
+
+def message_of(error: OSError) -> str:
+    """An error of the system in one line, with the file where it names one."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, each once."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__

@@ -1,0 +1,108 @@
+"""`coordlog ingest`: files into Parquet, exactly once."""
+
+from __future__ import annotations
+
+import click
+
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S
+
+from .ingest_options import IngestOptions
+from .logs import SERVERS_VARIABLE
+
+__all__ = ["ingest"]
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DEST")
+@click.option(
+    "--format", "file_format", type=click.Choice(["csv", "parquet"]), default="csv", help="Of SRC."
+)
+@click.option("--parallelism", type=int, default=4, metavar="N", help="How many subtasks.")
+@click.option(
+    "--checkpoint-interval",
+    "checkpoint_interval_s",
+    type=float,
+    default=5.0,
+    metavar="SECONDS",
+    help="Between two checkpoints; what is read becomes visible with each.",
+)
+@click.option(
+    "--batch",
+    "is_batch",
+    is_flag=True,
+    help="No checkpoints: finished files stay finished, and all becomes visible at the end.",
+)
+@click.option(
+    "--bootstrap-servers",
+    envvar=SERVERS_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="The Kafka broker; without it the shared local one, started where needed.",
+)
+@click.option(
+    "--job-id", metavar="JOB", help="Which job goes on; without it one of DEST's own is made."
+)
+@click.option(
+    "--null-value",
+    "null_values",
+    multiple=True,
+    metavar="WORD",
+    help="CSV: stands for null; may be given several times. Without it: the empty field.",
+)
+@click.option("--encoding", default="utf-8", metavar="NAME", help="CSV: any that Python knows.")
+@click.option("--delimiter", default=",", metavar="CHARACTER", help="CSV: between two fields.")
+@click.option(
+    "--no-newlines-in-fields",
+    is_flag=True,
+    help="CSV: your word that no field holds a line end; large files are split then.",
+)
+@click.option(
+    "--batch-rows",
+    type=int,
+    default=FILE_BATCH_ROWS,
+    metavar="N",
+    help="The most rows that are transformed at once; a checkpoint waits for as many.",
+)
+@click.option(
+    "--transform",
+    metavar="MODULE:FUNCTION",
+    help="What each pyarrow.RecordBatch becomes: module:function or file.py:function.",
+)
+@click.option(
+    "--master", metavar="URL", help="Spark's; without it all runs in this process's machine."
+)
+@click.option(
+    "--take-over", "is_take_over", is_flag=True, help="Take the place of a driver that lives."
+)
+@click.option(
+    "--restore",
+    type=click.Choice(["rollback", "resume"]),
+    help="How to go on; without it rollback, with --batch resume.",
+)
+@click.option(
+    "--log-timeout",
+    "log_timeout_s",
+    type=float,
+    default=LOG_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long to wait for a broker that does not answer.",
+)
+@click.option(
+    "-v", "--verbose", "is_verbose", is_flag=True, help="Show what Spark and the broker say."
+)
+@click.pass_context
+def ingest(context: click.Context, /, **given: object) -> None:
+    """Read the files of SRC and write them to DEST as Parquet, each row exactly once.
+
+    SRC is a file, a folder, a glob or an fsspec URL; DEST is a local folder of this job's own.
+
+    Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
+    files that are finished. Ctrl-C stops it in order, a second one at once.
+    """
+    from .ingest_run import run_ingest  # noqa: PLC0415, Arrow and the Kafka client; not for --help
+
+    # The options have the names of the fields.
+    status = run_ingest(IngestOptions(**given))  # type: ignore[arg-type]
+    if status:
+        context.exit(status)

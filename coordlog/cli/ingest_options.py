@@ -1,0 +1,168 @@
+"""What `coordlog ingest` is told: checked all at once, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from coordlog.chain import Chain
+from coordlog.errors import CoordlogError, UsageError
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from coordlog.spark_integration.files.sink import ParquetSink
+    from coordlog.spark_integration.files.source import FileSource
+    from coordlog.spark_integration.transform import TransformFunction
+
+__all__ = ["IngestOptions", "IngestParts", "OptionsError", "default_job_id", "parts_of"]
+
+_PARALLELISM: Final = range(1, 4097)
+_INTERVAL_S: Final = (0.01, 86_400.0)
+_LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
+_NAME_CHARS: Final = 40
+
+R = TypeVar("R")
+
+
+class OptionsError(UsageError):
+    """Options that are out of range or do not fit: all of them, not the first."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        return "".join([f"{len(self.problems)} options:", *(f"\n  {one}" for one in self.problems)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """The command line, as it came."""
+
+    source: str
+    destination: str
+    file_format: Literal["csv", "parquet"] = "csv"
+    parallelism: int = 4
+    checkpoint_interval_s: float = 5.0
+    is_batch: bool = False
+    bootstrap_servers: str | None = None
+    job_id: str | None = None
+    null_values: tuple[str, ...] = ()
+    """Nothing: the empty field."""
+    encoding: str = "utf-8"
+    delimiter: str = ","
+    batch_rows: int = FILE_BATCH_ROWS
+    no_newlines_in_fields: bool = False
+    transform: str | None = None
+    master: str | None = None
+    is_take_over: bool = False
+    restore: str | None = None
+    log_timeout_s: float = LOG_TIMEOUT_S
+    is_verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestParts:
+    """What a job is made of, from checked options."""
+
+    job_id: str
+    source: FileSource
+    transform: TransformFunction | None
+    sink: ParquetSink
+
+    def chain(self) -> Chain:
+        """As `Job` makes it of them."""
+        from coordlog.spark_integration.transform import transform_spec  # noqa: PLC0415, heavy
+
+        between = [] if self.transform is None else [transform_spec(self.transform)]
+        return Chain(source=self.source.spec(), operators=[*between, self.sink.spec()])
+
+
+def default_job_id(destination: str) -> str:
+    """The job that a destination has where none is named: the same each time, another for another.
+
+    A second run of a command goes on with the first one's job, and two commands that write to
+    different places never share one.
+    """
+    path = os.path.abspath(Path(destination).expanduser())  # noqa: PTH100, links are not followed
+    name = re.sub(r"[^a-z0-9]+", "-", Path(path).name.lower()).strip("-")[:_NAME_CHARS]
+    digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    return "-".join(part for part in ("ingest", name.strip("-"), digest) if part)
+
+
+def parts_of(options: IngestOptions) -> IngestParts:
+    """The job's parts. Reads the transform's module, and nothing else.
+
+    Raises:
+        OptionsError: With all that is wrong.
+    """
+    from coordlog.spark_integration.files.sink import ParquetSink  # noqa: PLC0415, heavy
+    from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415
+    from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415
+
+    from .ingest_transform import load_transform  # noqa: PLC0415
+
+    problems = _out_of_range(options)
+
+    def attempt(make: Callable[[], R]) -> R | None:
+        try:
+            return make()
+        except CoordlogError as error:
+            problems.append(str(error))
+            return None
+
+    job_id = options.job_id or default_job_id(options.destination)
+    attempt(lambda: check_job_id(job_id))
+    source = attempt(
+        lambda: FileSource(
+            options.source,
+            format=options.file_format,
+            batch_rows=options.batch_rows,
+            null_values=options.null_values or ("",),
+            encoding=options.encoding,
+            delimiter=options.delimiter,
+            no_newlines_in_fields=options.no_newlines_in_fields,
+        )
+    )
+    sink = attempt(lambda: ParquetSink(options.destination))
+    transform = None
+    if options.transform is not None:
+        named = options.transform
+        transform = attempt(lambda: load_transform(named))
+    if problems or source is None or sink is None:
+        raise OptionsError(tuple(problems))
+    return IngestParts(job_id=job_id, source=source, transform=transform, sink=sink)
+
+
+def _out_of_range(options: IngestOptions) -> list[str]:
+    problems = []
+    if options.parallelism not in _PARALLELISM:
+        problems.append(
+            f"--parallelism is {options.parallelism}; it must be {_PARALLELISM.start} to "
+            f"{_PARALLELISM.stop - 1}"
+        )
+    for name, value, (lowest, highest) in (
+        ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),
+        ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
+    ):
+        if not lowest <= value <= highest:
+            problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
+    if options.file_format == "parquet":
+        problems += [
+            f"{name} is given; it is for --format csv"
+            for name, is_given in (
+                ("--null-value", bool(options.null_values)),
+                ("--encoding", options.encoding != "utf-8"),
+                ("--delimiter", options.delimiter != ","),
+                ("--no-newlines-in-fields", options.no_newlines_in_fields),
+            )
+            if is_given
+        ]
+    return problems

@@ -1,0 +1,184 @@
+"""What can be refused before Spark starts is refused here: a start of Spark takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from coordlog.errors import RestoreError
+from coordlog.log.kafka import KafkaLog, Security, list_jobs
+from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
+from coordlog.projections.progress import JobEnd, ProgressFold
+from coordlog.projections.state import JobState
+from coordlog.restore import check_fits, projection_of, rebuild
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.spark_integration.files.sink import ParquetSink
+
+from .ingest_options import IngestParts
+
+__all__ = ["Found", "look"]
+
+_MAGIC: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What stands in the log of a job that is about to run."""
+
+    log: KafkaLog
+    progress: ProgressFold
+    catch_up: Callable[[], None]
+    """Gives `progress` what has been appended since."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.progress.progress.end is JobEnd.FINISHED
+
+
+def look(
+    parts: IngestParts,
+    servers: str,
+    *,
+    source_path: str,
+    parallelism: int,
+    is_batch: bool,
+    is_take_over: bool,
+    on_progress: Callable[[int, int], None],
+) -> Found:
+    """Open or make the job's log, and refuse all that can be refused by now.
+
+    A job that is new has its source listed and its destination taken; nothing is appended.
+
+    Raises:
+        LogUnavailableError: The broker does not answer.
+        TopicError: The topic would lose history.
+        RecordError: A record that counts cannot be read by this version.
+        RestoreError: The history is not one of this job, or a live driver holds it.
+        SourceError: There is nothing to read.
+        SinkError: The destination is not this job's.
+    """
+    job_id, security = parts.job_id, Security.load(os.environ)
+    is_there = job_id in list_jobs(servers, security=security)
+    log = KafkaLog.for_job(job_id, servers, security=security)
+    tapped = _Tapped(log, ProgressFold())
+    found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
+    try:
+        state = None
+        if is_there:
+            chain = parts.chain()
+            made = rebuild(tapped, chain, projection_of(chain), on_progress=on_progress)
+            state = made.state if made.state.epoch >= 0 else None
+        if state is None:
+            parts.source.settle_schema()
+        else:
+            mode = "batch" if is_batch else "streaming"
+            check_fits(job_id, state, parts.chain(), parallelism=parallelism, mode=mode)
+            _check_source(job_id, tapped.fold, source_path)
+            if found.is_finished:
+                return found
+            if not is_take_over:
+                _refuse_live_driver(job_id, state)
+            _check_destination(job_id, tapped.fold, parts.sink)
+        parts.sink.prepare(job_id)
+        log.create()
+    except BaseException:
+        log.close()
+        raise
+    return found
+
+
+def _refuse_live_driver(job_id: str, state: JobState) -> None:
+    """As the driver itself does before it takes over, some seconds of Spark's start earlier."""
+
+
+def _check_source(job_id: str, fold: ProgressFold, source_path: str) -> None:
+    """Splits are listed once: another source under an old name would not be read, silently."""
+    known = fold.progress.known
+    if not known or "://" in source_path or _MAGIC & set(source_path):
+        return
+    here = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it
+    first = min(known)
+    if first.partition("#")[0] != here and not first.startswith(f"{here.rstrip('/')}/"):
+        raise RestoreError(
+            job_id,
+            "the source",
+            f"that of {first}",
+            here,
+            "give the source of its first run, or another job id",
+        )
+
+
+def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> None:
+    """What an earlier run has published or staged is in the folder that it had."""
+    if not fold.progress.attempts_started:
+        return
+    if not (sink.path / ".coordlog" / "owner.json").exists():
+        raise RestoreError(
+            job_id,
+            "the destination",
+            "a folder that this job has written to",
+            f"{sink.path}, to which it has not",
+            "give the destination of its first run, or another job id",
+        )
+
+
+class _Tapped:
+    """A log whose records, where they count, are given to a fold as they are read."""
+
+    def __init__(self, log: Log, fold: ProgressFold) -> None:
+        self.fold = fold
+        self._log = log
+        self._next_offset = 0
+        self._counting: Counting = NOTHING_COUNTED
+        self._turn: list[StoredRecord] = []
+
+    def catch_up(self) -> None:
+        """Read what has been appended since the last reading."""
+        for _ in self.read(self._next_offset, self._log.high_watermark()):
+            pass
+
+    @property
+    def identity(self) -> LogIdentity:
+        """As in the port."""
+        return self._log.identity
+
+    def start_offset(self) -> int:
+        """As in the port."""
+        return self._log.start_offset()
+
+    def high_watermark(self) -> int:
+        """As in the port."""
+        return self._log.high_watermark()
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        """As in the port."""
+        for stored in self._log.read(from_offset, to_offset, stall_s=stall_s):
+            self._feed(stored)
+            yield stored
+
+    def writer(self) -> LogWriter:
+        """As in the port."""
+        return self._log.writer()
+
+    def close(self) -> None:
+        """As in the port."""
+        self._log.close()
+
+    def _feed(self, stored: StoredRecord) -> None:
+        self._next_offset = stored.offset + 1
+        self._counting, verdict = count(self._counting, stored.header)
+        if verdict.is_void:
+            return
+        if verdict is Verdict.EPOCH:
+            self._turn.clear()
+        self._turn.append(stored)
+        if verdict is not Verdict.FITS:
+            for one in self._turn:
+                self.fold.apply(decode_record(one.offset, one.value, one.header_bytes))
+            self._turn.clear()

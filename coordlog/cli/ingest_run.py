@@ -1,0 +1,237 @@
+"""Runs the job of `coordlog ingest`: broker, preflight, Spark, the job; and tells of them."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from coordlog.driver import JobResult, JobStatus
+from coordlog.log.shared_broker import ensure_shared_broker, shared_status
+from coordlog.projections.progress import Progress, ProgressFold
+from coordlog.restore import Restored
+from coordlog.schemas.record import Record
+from coordlog.spark_integration.job import Job
+
+from .exits import Exit
+from .ingest_display import Display
+from .ingest_options import IngestOptions, IngestParts, parts_of
+from .ingest_output import Followed, output_file, redirected
+from .ingest_preflight import Found, look
+from .ingest_signals import StoppedError, StopSignals
+from .ingest_text import (
+    Surrounding,
+    already_finished,
+    restored_line,
+    stopped_lines,
+    summary_lines,
+)
+
+__all__ = ["run_ingest"]
+
+_LOOK_S = 0.2
+
+
+def run_ingest(options: IngestOptions) -> Exit:
+    """Run to the end, or until told to stop; what needs no Spark to be refused is refused first.
+
+    Raises:
+        CoordlogError: As `Job.run`; the process's output is what it was before.
+    """
+    parts = parts_of(options)
+    path = output_file(parts.job_id)
+    ingest = _Ingest(options, parts, path)
+    with (
+        redirected(path) as former,
+        Display(former, lambda: ingest.progress) as display,
+        StopSignals(display.restore_terminal) as signals,
+    ):
+        try:
+            return ingest.run(display, signals)
+        except StoppedError as stopped:
+            display.say("stopped before the job had begun; nothing is lost")
+            return _status_of(stopped.signal_number)
+
+
+def _status_of(signal_number: int) -> Exit:
+    return Exit.TERMINATED if signal_number == signal.SIGTERM else Exit.INTERRUPTED
+
+
+class _Ingest:
+    """One run. `run` once."""
+
+    def __init__(self, options: IngestOptions, parts: IngestParts, output: Path) -> None:
+        self._options, self._parts, self._output = options, parts, output
+        self._began_s = time.monotonic()
+        self._fold = ProgressFold()
+        self._found: Found | None = None
+        self._is_running = False
+        self._is_waiting = False
+        self._display: Display | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """What is shown; None while the job does not run."""
+        return self._fold.progress if self._is_running else None
+
+    def run(self, display: Display, signals: StopSignals) -> Exit:
+        """All of it."""
+        self._display = display
+        display.say(self._first_line())
+        follows = [self._output]
+        if self._options.bootstrap_servers is None:
+            follows.append(shared_status().log_path)
+        followed = None
+        if self._options.is_verbose:
+            followed = Followed(follows, lambda line: display.say(line, style="dim"))
+        try:
+            return self._run_against(self._servers(), signals)
+        finally:
+            self._is_running = False
+            if followed is not None:
+                followed.close()
+
+    def _first_line(self) -> str:
+        says = f"job {self._parts.job_id}: Spark's output goes to {self._output}"
+        if self._options.bootstrap_servers is None:
+            says += f", the broker's to {shared_status().log_path}"
+        return says
+
+    def _servers(self) -> str:
+        if self._options.bootstrap_servers is not None:
+            return self._options.bootstrap_servers
+        self._shown.doing("looking for the shared broker")
+        return ensure_shared_broker(notify=self._shown.say).bootstrap_servers
+
+    @property
+    def _shown(self) -> Display:
+        assert self._display is not None, "`run` has it"
+        return self._display
+
+    def _run_against(self, servers: str, signals: StopSignals) -> Exit:
+        found = self._look(servers)
+        try:
+            if found.is_finished:
+                self._shown.doing("")
+                self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
+                return Exit.DONE
+            return self._run_on_spark(found, signals)
+        finally:
+            found.log.close()
+
+    def _look(self, servers: str) -> Found:
+        options, parts = self._options, self._parts
+        self._shown.doing(f"reading the history of job {parts.job_id} at {servers}")
+        found = look(
+            parts,
+            servers,
+            source_path=options.source,
+            parallelism=options.parallelism,
+            is_batch=options.is_batch,
+            is_take_over=options.is_take_over,
+            on_progress=self._folded,
+        )
+        self._fold, self._found = found.progress, found
+        return found
+
+    def _run_on_spark(self, found: Found, signals: StopSignals) -> Exit:
+        from .ingest_spark import spark_session  # noqa: PLC0415, nothing before needs Spark
+
+        self._shown.doing("starting Spark")
+        job = self._job(found)
+        with spark_session(self._options.master, self._options.parallelism) as spark:
+            signals.take()  # Spark has put a handler of its own in the place of ours
+            self._shown.doing("starting the job")
+            job.start(spark)
+            signals.defer()
+            self._shown.doing("")
+            self._is_running = True
+            result = self._wait(job, signals)
+            self._is_running = False
+            self._shown.doing("ending Spark")
+        self._shown.doing("")
+        return self._told(result, found, signals)
+
+    def _job(self, found: Found) -> Job:
+        options, parts = self._options, self._parts
+        return Job(
+            job_id=parts.job_id,
+            log=found.log,
+            source=parts.source,
+            transform=parts.transform,
+            sink=parts.sink,
+            parallelism=options.parallelism,
+            checkpoint_interval_s=options.checkpoint_interval_s,
+            batch=options.is_batch,
+            restore=options.restore,
+            take_over=options.is_take_over,
+            log_timeout_s=options.log_timeout_s,
+            on_restored=self._restored,
+            on_progress=self._folded,
+            on_waiting=self._waits,
+            on_released=self._released,
+        )
+
+    def _wait(self, job: Job, signals: StopSignals) -> JobResult:
+        is_stopping = False
+        while True:
+            result = job.wait(_LOOK_S)
+            if result is not None:
+                return result
+            if signals.received is not None and not is_stopping:
+                is_stopping = True
+                with_checkpoint = not self._options.is_batch
+                what = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
+                self._shown.doing(f"stopping, {what}; the same signal again ends at once")
+                job.stop(with_checkpoint=with_checkpoint)
+
+    def _told(self, result: JobResult, found: Found, signals: StopSignals) -> Exit:
+        options, progress = self._options, self._fold.progress
+        servers = options.bootstrap_servers
+        around = Surrounding(
+            job_id=self._parts.job_id,
+            destination=str(self._parts.sink.path),
+            log_name=found.log.identity.name,
+            servers_option=""
+            if servers is None
+            else f" --bootstrap-servers {shlex.quote(servers)}",
+            seconds=time.monotonic() - self._began_s,
+        )
+        if result.status is JobStatus.STOPPED:
+            lines, status = stopped_lines(progress, around), _status_of(signals.received or 0)
+        elif result.status is JobStatus.ALREADY_FINISHED:
+            lines, status = [already_finished(progress, self._parts.job_id)], Exit.DONE
+        else:
+            lines, status = summary_lines(progress, around), Exit.DONE
+        for line in lines:
+            self._shown.say(line)
+        return status
+
+    # What follows is called by the job, on its threads.
+    def _folded(self, offset: int, high_watermark: int) -> None:
+        self._shown.doing(f"reading the history: offset {offset:,} of {high_watermark:,}")
+
+    def _restored(self, restored: Restored) -> None:
+        if restored.mode == "finished":
+            return
+        self._shown.say(restored_line(restored, self._fold.progress))
+        # The take-over's own record is in the log by now, and nothing after it.
+        assert self._found is not None, "the job was made from it"
+        self._found.catch_up()
+
+    def _waits(self, seconds: float, last_error: str) -> None:
+        self._is_waiting = True
+        limit_s = self._options.log_timeout_s
+        self._shown.doing(
+            f"the log does not answer: waiting for {seconds:.0f} of {limit_s:g} s ({last_error})"
+        )
+
+    def _released(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._fold.apply(record)
+        if self._is_waiting:
+            self._is_waiting = False
+            self._shown.doing("")
+            self._shown.say("the log answers again")

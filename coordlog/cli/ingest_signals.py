@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: the first one stops in order, the second at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, Self
+
+__all__ = ["StopSignals", "StoppedError"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StoppedError(BaseException):
+    """A signal came while there was nothing to be brought to an end first."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class StopSignals:
+    """The signals that ask a command to stop, while its block lasts. Main thread only.
+
+    Until `defer` the first signal raises `StoppedError`; after it the first is kept in `received`.
+    The second ends the process at once, after `at_once`: what then runs as its child notices that
+    it is alone. Spark puts a handler of its own in the place of these; `take` puts them back.
+    """
+
+    def __init__(self, at_once: Callable[[], None]) -> None:
+        self._at_once = at_once
+        self._is_deferred = False
+        self._former = {one: signal.getsignal(one) for one in _SIGNALS}
+        self.received: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the signals."""
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give them back to whom they were."""
+        for one, handler in self._former.items():
+            signal.signal(one, handler)
+
+    def take(self) -> None:
+        """Be who is told of the signals."""
+        for one in _SIGNALS:
+            signal.signal(one, self._handle)
+
+    def defer(self) -> None:
+        """From here on the first signal is looked at by who asks for `received`."""
+        self._is_deferred = True
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._at_once()
+            os._exit(128 + number)
+        self.received = number
+        if not self._is_deferred:
+            raise StoppedError(number)

@@ -1,0 +1,214 @@
+"""What `coordlog ingest` says, as functions of what it knows: lines, numbers, the summary."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from coordlog.projections.progress import JobEnd, Progress
+from coordlog.restore import Restored
+from coordlog.schemas.record import NO_CHECKPOINT
+
+from .console import iso
+
+__all__ = [
+    "RateMeter",
+    "Rates",
+    "Surrounding",
+    "already_finished",
+    "checkpoint_text",
+    "in_bytes",
+    "progress_line",
+    "rates_text",
+    "restored_line",
+    "stopped_lines",
+    "summary_lines",
+]
+
+_WINDOW_S: Final = 15.0
+"""Over how long a rate is taken: three checkpoints at the default interval."""
+
+_THOUSAND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrounding:
+    """What the summary tells beside the history."""
+
+    job_id: str
+    destination: str
+    log_name: str
+    servers_option: str
+    """` --bootstrap-servers …` where the commands need it, else nothing."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Per second, over the last seconds."""
+
+    rows: float
+    read_bytes: float
+
+
+class RateMeter:
+    """Rates of what `see` was told, over a window of some seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def see(self, at_s: float, progress: Progress) -> Rates:
+        """The rates up to now.
+
+        In streaming rows are counted when they are published, in batch when their split is
+        finished; bytes always with their split.
+
+        Args:
+            at_s: Monotonic, seconds.
+            progress: As of then.
+        """
+        rows = progress.rows if progress.is_batch else progress.rows_published
+        seen = self._seen
+        seen.append((at_s, rows, progress.bytes_read))
+        while at_s - seen[0][0] > _WINDOW_S:
+            seen.popleft()
+        began_s, began_rows, began_bytes = seen[0]
+        passed_s = at_s - began_s
+        if passed_s <= 0:
+            return Rates(rows=0.0, read_bytes=0.0)
+        # A reset takes finished work away: nothing is read backwards.
+        return Rates(
+            rows=max(0, rows - began_rows) / passed_s,
+            read_bytes=max(0, progress.bytes_read - began_bytes) / passed_s,
+        )
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes, for people: decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < _THOUSAND:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= _THOUSAND
+    return f"{count:.1f} TB"
+
+
+def rates_text(rates: Rates) -> str:
+    """Both rates."""
+    return f"{rates.rows:,.0f} rows/s, {in_bytes(rates.read_bytes)}/s"
+
+
+def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
+    """All that is shown while a job runs, on one line."""
+    known = f"{progress.splits_known:,}" if progress.splits_known else "?"
+    more = "" if progress.is_listing_complete or not progress.splits_known else "+"
+    parts = [f"splits {progress.splits_finished:,}/{known}{more}"]
+    if progress.is_batch:
+        parts.append(f"{progress.rows:,} rows read")
+    else:
+        parts.append(f"{progress.rows_published:,} rows published")
+    parts.append(rates_text(rates))
+    if not progress.is_batch:
+        parts.append(checkpoint_text(progress, now_us))
+    parts.append(f"attempts {len(progress.live)} live, {progress.attempts_lost} lost")
+    return " | ".join(parts)
+
+
+def checkpoint_text(progress: Progress, now_us: int) -> str:
+    """The last completed checkpoint, and how long ago that was."""
+    if progress.last_checkpoint_us is None or progress.last_checkpoint == NO_CHECKPOINT:
+        return "no checkpoint yet"
+    age_s = max(0, now_us - progress.last_checkpoint_us) / 1e6
+    return f"checkpoint {progress.last_checkpoint} {age_s:.1f} s ago"
+
+
+def restored_line(restored: Restored, progress: Progress) -> str:
+    """How a job goes on; for one that begins, that it does."""
+    folded = f"{restored.record_count:,} records folded in {restored.seconds:.2f} s"
+    void = f" ({restored.void_count:,} void)" if restored.void_count else ""
+    match restored.mode:
+        case "start":
+            return "a new job" if not restored.record_count else f"started again, {folded}{void}"
+        case "settle":
+            return f"every subtask has finished, only commits are left: {folded}{void}"
+        case mode:
+            return f"restored by {mode} {_from(restored, progress)}: {folded}{void}"
+
+
+def _from(restored: Restored, progress: Progress) -> str:
+    number = restored.checkpoint_id
+    if number != NO_CHECKPOINT:
+        return f"from checkpoint {number} at offset {restored.checkpoint_offset}"
+    if restored.mode == "resume" and progress.is_batch:
+        done, known = progress.splits_finished, progress.splits_known
+        return f"with {done:,} of {known:,} splits finished (no checkpoints in batch)"
+    return f"from checkpoint {NO_CHECKPOINT}, the start"
+
+
+def already_finished(progress: Progress, job_id: str) -> str:
+    """What is said where there is nothing left to do."""
+    when = iso(progress.ended_us)
+    return (
+        f"job {job_id} finished at {when}: {progress.rows_published:,} rows in "
+        f"{progress.files_published:,} files; nothing was changed"
+    )
+
+
+def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
+    """The end of a job that has finished, or of a driver that has stopped."""
+    verb = "ingested" if progress.end is JobEnd.FINISHED else "so far"
+    again = progress.splits_thrown_away
+    lines = [
+        (
+            f"{verb} {progress.rows_published:,} rows into {around.destination}: "
+            f"{progress.files_published:,} files, {in_bytes(progress.bytes_published)}, "
+            f"in {around.seconds:.1f} s"
+        ),
+        f"  splits       {progress.splits_finished:,} of {progress.splits_known:,} finished"
+        + (f", {again:,} finished ones had to be read again" if again else ""),
+    ]
+    if not progress.is_batch:
+        last = progress.last_checkpoint
+        lines.append(
+            f"  checkpoints  {progress.checkpoints_completed:,} completed, "
+            f"{progress.checkpoints_aborted:,} aborted"
+            + (f"; the last is {last}" if last != NO_CHECKPOINT else "")
+        )
+    lines += [
+        (
+            f"  attempts     {progress.attempts_started:,} started, "
+            f"{progress.attempts_lost:,} lost, "
+            f"by {progress.epoch + 1:,} {'driver' if progress.epoch == 0 else 'drivers'}"
+        ),
+        f"  history      {around.log_name}",
+    ]
+    return lines + _commands(around)
+
+
+def _commands(around: Surrounding) -> list[str]:
+    names = ("history", "attempts", "splits")
+    commands = [f"coordlog {name} {around.job_id}{around.servers_option}" for name in names]
+    return [
+        f"  {'look at it' if i == 0 else '':<12} {command}" for i, command in enumerate(commands)
+    ]
+
+
+def stopped_lines(progress: Progress, around: Surrounding) -> list[str]:
+    """The end of a driver that was told to stop: what is safe, and how to go on."""
+    if progress.is_batch:
+        what = (
+            f"stopped: {progress.splits_finished:,} of {progress.splits_known:,} splits are "
+            "finished and stay so"
+        )
+    elif progress.last_checkpoint == NO_CHECKPOINT:
+        what = "stopped before the first checkpoint: nothing is published yet"
+    else:
+        what = (
+            f"stopped after checkpoint {progress.last_checkpoint}: "
+            f"{progress.rows_published:,} rows are published"
+        )
+    return [
+        f"{what}; run the same command again to go on",
+        f"  history      {around.log_name}",
+        *_commands(around),
+    ]

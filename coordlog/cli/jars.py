@@ -1,0 +1,23 @@
+"""`coordlog jars`: the setting that lets any Spark session read a history."""
+
+from __future__ import annotations
+
+import click
+
+from coordlog.log.jars import JarSet, resolve
+
+__all__ = ["jars"]
+
+
+@click.command()
+def jars() -> None:
+    r"""Print the jars of Spark's Kafka source and Avro functions, as a value of `spark.jars`.
+
+    They are fetched where they are missing, once.
+
+    \b
+    spark-submit --jars "$(coordlog jars)" ...
+    SparkSession.builder.config("spark.jars", "<what it prints>")
+    """
+    paths = resolve(JarSet.SPARK, progress=lambda line: click.echo(line, err=True))
+    click.echo(",".join(map(str, paths)))

@@ -1,0 +1,116 @@
+"""Where the commands find the logs of jobs: at a named broker, else at the shared local one."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import click
+
+from coordlog.errors import TopicError
+from coordlog.log.port import Log
+
+__all__ = ["SERVERS_VARIABLE", "KafkaLogs", "Logs", "find_logs", "with_logs"]
+
+SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
+
+
+class Logs(Protocol):
+    """The logs at one place."""
+
+    @property
+    def where(self) -> str:
+        """The place, for messages."""
+        ...
+
+    def jobs(self) -> tuple[str, ...]:
+        """The ids of the jobs that have a log, sorted."""
+        ...
+
+    def open(self, job_id: str) -> Log:
+        """The log of a job, which the caller closes. Raises TopicError where there is none."""
+        ...
+
+    def delete(self, job_id: str) -> None:
+        """Remove the log of a job, with all that is in it."""
+        ...
+
+
+class KafkaLogs:
+    """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        # Imported here: `--help` need not wait for the client.
+        from coordlog.log import kafka  # noqa: PLC0415
+
+        self._kafka = kafka
+        self._servers = bootstrap_servers
+        self._security = kafka.Security.load(os.environ)
+
+    @property
+    def where(self) -> str:
+        """The broker."""
+        return self._servers
+
+    def jobs(self) -> tuple[str, ...]:
+        """As in `Logs`."""
+        return self._kafka.list_jobs(self._servers, security=self._security)
+
+    def open(self, job_id: str) -> Log:
+        """As in `Logs`."""
+        # Neither fsync nor a retention is asked of it: it is only read.
+        log = self._kafka.KafkaLog.for_job(
+            job_id, self._servers, security=self._security, fsync=False, retention_ms=0
+        )
+        there = self.jobs()
+        if job_id not in there:
+            raise no_such_job(job_id, self._servers, there)
+        log.open()
+        return log
+
+    def delete(self, job_id: str) -> None:
+        """As in `Logs`."""
+        log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
+        try:
+            log.delete()
+        finally:
+            log.close()
+
+
+def no_such_job(job_id: str, where: str, there: tuple[str, ...]) -> TopicError:
+    """The error that says so, and what there is."""
+    jobs = f"the jobs there are {', '.join(there)}" if there else "there are no jobs there at all"
+    return TopicError(f"{job_id}.log", f"there is no job {job_id!r} at {where}", jobs)
+
+
+def find_logs(bootstrap_servers: str | None) -> Logs:
+    """The logs at that broker; without one at the shared local broker, started where needed."""
+    if bootstrap_servers:
+        return KafkaLogs(bootstrap_servers)
+    from coordlog.log.shared_broker import ensure_shared_broker  # noqa: PLC0415, as above
+
+    broker = ensure_shared_broker(notify=lambda line: click.echo(line, err=True))
+    return KafkaLogs(broker.bootstrap_servers)
+
+
+def with_logs(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option `--bootstrap-servers`, and the logs found by it as first argument.
+
+    A test puts its own way to find them into the context's `obj`.
+    """
+
+    @click.option(
+        "--bootstrap-servers",
+        envvar=SERVERS_VARIABLE,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="The Kafka broker; without it the shared local one, started where needed.",
+    )
+    @functools.wraps(command)
+    def found(*, bootstrap_servers: str | None, **options: object) -> None:
+        find: Callable[[str | None], Logs] = click.get_current_context().obj or find_logs
+        command(find(bootstrap_servers), **options)
+
+    return found

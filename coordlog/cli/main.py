@@ -1,0 +1,128 @@
+"""The command `coordlog`: finds a subcommand, runs it, turns an error into a message and a status.
+
+A subcommand's module is imported when it runs, and never for another's sake: what reads a topic
+does not wait for Spark's import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import click
+
+from coordlog.errors import CoordlogError
+
+from .exits import Exit, exit_of, message_of
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    module: str
+    attribute: str
+    summary: str
+
+
+_COMMANDS: Final[Mapping[str, _Command]] = {
+    "ingest": _Command("ingest", "ingest", "Ingest files into Parquet, exactly once."),
+    "history": _Command("history", "history", "Show a job's records in log order."),
+    "attempts": _Command("tables", "attempts", "List the execution attempts of a job."),
+    "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
+    "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
+    "jobs": _Command("jobs", "jobs", "List the jobs that have a log."),
+    "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
+    "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),
+    "jars": _Command("jars", "jars", "Print the Spark settings that read a history."),
+}
+"""By name, in the order of the help. A new command is a line here and a module beside this one."""
+
+_STATUSES: Final = (
+    "Exit status: 0 done, 1 failed, 2 wrong usage, 3 refused to restore, 4 another driver has "
+    "taken over, 5 the log cannot be reached, 6 out of space, 130 or 143 stopped."
+)
+
+
+class _Commands(click.Group):
+    """The subcommands, found by name, and the one edge at which errors end."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; imports its module."""
+        entry = _COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"coordlog.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The names with their summaries; imports nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.summary) for name, one in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401, click's own signature
+        """Run the subcommand; whatever it raises ends here."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _drop_output()
+            ctx.exit(Exit.DONE)
+        except KeyboardInterrupt:
+            _end(ctx, "stopped", Exit.INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            # The edge: one message and a status, no traceback.
+            if ctx.params["debug"]:
+                raise
+            _end(ctx, _message(error), exit_of(error))
+        return result
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, CoordlogError):
+        return f"error: {error}"
+    if isinstance(error, OSError):
+        return f"error: {message_of(error)}"
+    return (
+        f"error: this is a fault of coordlog: {type(error).__name__}: {error}; "
+        "`coordlog --debug ...` shows where"
+    )
+
+
+def _end(ctx: click.Context, message: str, status: Exit) -> NoReturn:
+    click.echo(message, err=True)
+    ctx.exit(status)
+
+
+def _drop_output() -> None:
+    """Whoever read has gone; the interpreter flushes once more when it ends, to nowhere."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123, no Path for a device
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+@click.command(
+    cls=_Commands,
+    epilog=_STATUSES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--debug", is_flag=True, envvar="COORDLOG_DEBUG", help="Show the traceback of an error."
+)
+@click.version_option(package_name="coordlog", message="coordlog %(version)s")
+def main(*, debug: bool) -> None:
+    """An event-sourced coordination log for PySpark.
+
+    Commands that read a history read the job's topic; its driver need not run.
+    """
+    del debug  # the edge looks at it

@@ -1,0 +1,198 @@
+"""`coordlog attempts`, `splits` and `checkpoints`: the tables that a job's history adds up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import click
+from rich.text import Text
+
+from coordlog.projections.attempts import AttemptEnd, AttemptRow
+from coordlog.projections.audit import Audit
+from coordlog.projections.checkpoint_audit import CheckpointRow, CheckpointStatus
+from coordlog.projections.payload_json import on_one_line
+from coordlog.projections.split_audit import SplitPlace, SplitRow
+
+from .console import json_of, lasted, new_console, new_table, print_json, time_of
+from .logs import Logs, with_logs
+from .reading import audit_of
+
+__all__ = ["attempts", "checkpoints", "splits"]
+
+_REASON_CHARS = 120
+
+_END_STYLES = {
+    AttemptEnd.RUNNING: "cyan",
+    AttemptEnd.COMPLETED: "green",
+    AttemptEnd.FAILED: "red",
+    AttemptEnd.FENCED: "magenta",
+}
+_STATUS_STYLES = {
+    CheckpointStatus.PENDING: "cyan",
+    CheckpointStatus.COMPLETED: "green",
+    CheckpointStatus.ABORTED: "red",
+    CheckpointStatus.ABANDONED: "magenta",
+}
+_PLACE_STYLES = {
+    SplitPlace.WAITING: "yellow",
+    SplitPlace.ASSIGNED: "cyan",
+    SplitPlace.FINISHED: "",
+    SplitPlace.IN_CHECKPOINT: "green",
+    SplitPlace.COMMITTED: "bold green",
+}
+
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line, with everything."
+)
+
+
+@click.command()
+@click.argument("job")
+@_json_option
+@with_logs
+def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
+    """List the execution attempts of JOB: where each ran, what it did, how it ended.
+
+    SPLITS are finished of assigned, EVENTS up, down, failed; FROM is the checkpoint that the
+    attempt began from and RESETS those that its subtask went back to after it, -1 for the start.
+    """
+    found = audit_of(logs, job)
+    if as_json:
+        _print_all(found.attempts)
+        return
+    table = new_table(
+        *("ATTEMPT", "EPOCH", "RUN", "TASK", "WHERE", "BEGAN (UTC)", "LASTED", "FROM", "END"),
+        *("SPLITS", "ROWS", "EVENTS", "CKPTS", "RESETS", "WHY"),
+        right=("EPOCH", "RUN", "TASK", "LASTED", "FROM", "SPLITS", "ROWS", "EVENTS", "CKPTS"),
+    )
+    for one in found.attempts:
+        table.add_row(*_attempt_cells(one))
+    console = new_console()
+    console.print(table)
+    ends = Counter(one.end.value for one in found.attempts)
+    subtasks = len({one.subtask for one in found.attempts})
+    _sum_up(found, f"{_many(len(found.attempts), 'attempt')} of {_many(subtasks, 'subtask')}", ends)
+
+
+def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
+    return (
+        f"{one.subtask}/{one.attempt_number}",
+        str(one.epoch),
+        _number(one.stage_run),
+        _number(one.spark_task_attempt_id),
+        f"{one.host or '?'}:{_number(one.pid)}",
+        time_of(one.started_us),
+        lasted(one.started_us, one.ended_us),
+        str(one.restored_from),
+        Text(one.end.value, style=_END_STYLES[one.end]),
+        f"{one.splits_finished}/{one.splits_assigned}",
+        f"{one.rows:,}",
+        f"{one.events_up}/{one.events_down}/{one.events_failed}",
+        str(one.checkpoints_acked),
+        " ".join(map(str, one.resets)),
+        on_one_line(one.reason or "", _REASON_CHARS),
+    )
+
+
+@click.command()
+@click.argument("job")
+@click.option("--thrown-away", is_flag=True, help="Only splits of which work was thrown away.")
+@_json_option
+@with_logs
+def splits(logs: Logs, *, job: str, thrown_away: bool, as_json: bool) -> None:
+    """List the splits of JOB: where each is, who had it, whose work on it was thrown away and why.
+
+    Work is thrown away where an attempt's subtask went back to a checkpoint that does not hold it:
+    in whole where the split was assigned after that checkpoint, else in part.
+    """
+    found = audit_of(logs, job)
+    rows = tuple(one for one in found.splits if one.thrown_away or not thrown_away)
+    if as_json:
+        _print_all(rows)
+        return
+    table = new_table(
+        *("SPLIT", "PLACE", "CKPT", "READ BY", "ROWS", "ASSIGNED TO", "THROWN AWAY"),
+        right=("CKPT", "ROWS"),
+    )
+    for one in rows:
+        table.add_row(*_split_cells(one))
+    new_console().print(table)
+    lost = [thrown for one in found.splits for thrown in one.thrown_away]
+    whole = sum(one.is_whole for one in lost)
+    what = (
+        f"{_many(len(found.splits), 'split')}, thrown away {_many(len(lost), 'time')} "
+        f"({whole} in whole, {len(lost) - whole} in part)"
+    )
+    _sum_up(found, what, Counter(one.place.value for one in found.splits))
+
+
+def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
+    given = [f"{each.subtask}/{each.attempt_number}" for each in one.assignments]
+    return (
+        on_one_line(one.split_id, _REASON_CHARS),
+        Text(one.place.value, style=_PLACE_STYLES[one.place]),
+        _number(one.checkpoint_id),
+        "" if one.finished_by is None else f"{one.finished_by[0]}/{one.finished_by[1]}",
+        "" if one.rows is None else f"{one.rows:,}",
+        " ".join(given),
+        "\n".join(
+            f"{each.subtask}/{each.attempt_number} back to {each.checkpoint_id}, "
+            f"{'whole' if each.is_whole else 'part'}: {on_one_line(each.reason, _REASON_CHARS)}"
+            for each in one.thrown_away
+        ),
+    )
+
+
+@click.command()
+@click.argument("job")
+@_json_option
+@with_logs
+def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
+    """List the checkpoints of JOB: when each was triggered and cut, and what became of it."""
+    found = audit_of(logs, job)
+    if as_json:
+        _print_all(found.checkpoints)
+        return
+    table = new_table(
+        *("CKPT", "EPOCH", "STATUS", "TRIGGERED (UTC)", "CUT AFTER", "ENDED AFTER", "ACKS", "WHY"),
+        right=("CKPT", "EPOCH", "CUT AFTER", "ENDED AFTER", "ACKS"),
+    )
+    for one in found.checkpoints:
+        table.add_row(*_checkpoint_cells(one))
+    new_console().print(table)
+    statuses = Counter(one.status.value for one in found.checkpoints)
+    _sum_up(found, _many(len(found.checkpoints), "checkpoint"), statuses)
+
+
+def _checkpoint_cells(one: CheckpointRow) -> tuple[str | Text, ...]:
+    return (
+        str(one.checkpoint_id),
+        str(one.epoch),
+        Text(one.status.value, style=_STATUS_STYLES[one.status]),
+        time_of(one.triggered_us),
+        lasted(one.triggered_us, one.cut_us),
+        lasted(one.triggered_us, one.ended_us),
+        str(one.acks),
+        on_one_line(one.reason or "", _REASON_CHARS),
+    )
+
+
+def _print_all(rows: Iterable[object]) -> None:
+    for one in rows:
+        print_json(json_of(one))
+
+
+def _sum_up(found: Audit, what: str, parts: Counter[str]) -> None:
+    counted = ", ".join(f"{parts[name]} {name}" for name in sorted(parts))
+    void = f", {found.void_count:,} do not count" if found.void_count else ""
+    colon = ": " if counted else ""
+    click.echo(f"\n{what}{colon}{counted}. {_many(found.record_count, 'record')}{void}.")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)

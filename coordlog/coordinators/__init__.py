@@ -1,0 +1,1 @@
+"""Coordinators that are ready to be used."""

@@ -1,0 +1,303 @@
+"""The coordinator of a source: finds splits, assigns them, takes them back (clauses L1 to L5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from coordlog.coordinator import (
+    CoordinatorContext,
+    CoordinatorProvider,
+    EventSourcedCoordinator,
+    SubtaskGateway,
+)
+from coordlog.errors import OptionError, SourceError
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.splits import SPLITS, SplitsState
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.source_events import (
+    AddSplits,
+    NoMoreSplits,
+    RequestSplit,
+    Split,
+    SplitsDiscovered,
+)
+from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
+
+from .enumerator import EnumeratorContext, SplitEnumerator, pages_of
+
+__all__ = [
+    "Assignment",
+    "DefaultEnumerator",
+    "EnumeratorContext",
+    "SplitCoordinator",
+    "SplitCoordinatorProvider",
+    "SplitEnumerator",
+]
+
+Assignment = Literal["pull", "static"]
+EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
+
+
+class DefaultEnumerator(SplitEnumerator):
+    """Lists once, then gives out what was listed.
+
+    `pull`: one split for each request, in the order of discovery, so that a slow subtask gets
+    fewer. `static`: the splits are dealt out round robin, by the order of discovery, to all
+    subtasks; a subtask's splits go to it again when its attempt is replaced.
+
+    Args:
+        context: What this may call.
+        discover: The listing; blocks, runs on a worker. All splits there are.
+        assignment: See above.
+        allow_empty: Whether a listing without splits is an input like any other.
+    """
+
+    def __init__(
+        self,
+        context: EnumeratorContext,
+        discover: Callable[[], SplitsDiscovered],
+        *,
+        assignment: Assignment = "pull",
+        allow_empty: bool = False,
+    ) -> None:
+        self._context, self._discover = context, discover
+        self._assignment, self._allow_empty = assignment, allow_empty
+        self._pages: deque[SplitsDiscovered] = deque()
+
+    def start(self) -> None:
+        """List, unless the state has a whole listing."""
+        if not self._context.state.is_discovery_complete:
+            self._context.record(ListingStarted())
+            self._context.call_async(self._list, self._listed)
+
+    def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
+        """Answer it, unless the listing is not there yet."""
+        self._serve()
+
+    def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
+        """Give them to those who wait."""
+        self._serve()
+
+    def add_reader(self, subtask: int) -> None:
+        """Tell it what its subtask is owed without being asked."""
+        state = self._context.state
+        if not state.is_discovery_complete:
+            return
+        if self._assignment == "static":
+            self._deal([subtask])
+        elif state.reader(subtask).is_told_in_checkpoint:
+            self._context.signal_no_more_splits(subtask)
+
+    def _list(self) -> SplitsDiscovered:
+        """The first page of the listing. On a worker; the other pages follow, a turn each."""
+        found = self._discover()
+        if not found.is_complete:
+            raise SourceError(
+                f"source {self._context.operator_id!r}",
+                "its listing is not complete, and this enumerator lists once",
+                "give the provider an `enumerator` of your own that lists again",
+            )
+        pages = list(pages_of(found.splits)) or [[]]
+        last = len(pages) - 1
+        self._pages = deque(
+            SplitsDiscovered(splits=page, is_complete=number == last)
+            for number, page in enumerate(pages)
+        )
+        return self._pages.popleft()
+
+    def _listed(self, result: Payload | None, error: str | None) -> None:
+        context = self._context
+        if error is not None:
+            context.fail_job(
+                SourceError(
+                    f"source {context.operator_id!r}",
+                    f"it cannot be listed: {error}",
+                    "mend that and run the same command again",
+                )
+            )
+            return
+        assert isinstance(result, SplitsDiscovered), "`_list` returns no other type"
+        if not result.is_complete:
+            context.call_async(self._pages.popleft, self._listed)
+            return
+        if not context.state.splits and not self._allow_empty:
+            context.fail_job(
+                SourceError(
+                    f"source {context.operator_id!r}",
+                    "its listing has found no splits",
+                    "see that there is input where it looks, or set `allow_empty`",
+                )
+            )
+            return
+        if self._assignment == "static":
+            self._deal(list(context.registered_readers()))
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Answer the open requests, oldest first: a split each, as far as they go."""
+        context = self._context
+        if not context.state.is_discovery_complete or self._assignment == "static":
+            return
+        waiting = context.waiting_readers()
+        splits = context.unassigned_splits(len(waiting))
+        for subtask, split in zip(waiting, splits, strict=False):
+            context.assign_splits({subtask: [split]})
+        for subtask in waiting[len(splits) :]:
+            context.signal_no_more_splits(subtask)
+
+    def _deal(self, subtasks: Sequence[int]) -> None:
+        """Give these subtasks all of theirs that are not assigned, and say that this is all."""
+        context = self._context
+        state, parallelism = context.state, context.current_parallelism()
+        dealt: dict[int, list[Split]] = {subtask: [] for subtask in subtasks}
+        for split_id in state.unassigned():
+            known = state.splits[split_id]
+            owner = known.ordinal % parallelism
+            if owner in dealt:
+                dealt[owner].append(known.split)
+        context.assign_splits(dealt)
+        for subtask in sorted(dealt):
+            context.signal_no_more_splits(subtask)
+
+
+class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
+    """Serves a source: an enumerator decides; the projection `SPLITS` is all that is remembered.
+
+    Requests that come while there is no reader to answer (redelivered by a restore, or part of the
+    checkpoint that a replaced attempt begins from) stay in the projection and are handed to the
+    enumerator when the next attempt is ready (clauses D3, D5).
+    """
+
+    def __init__(self, context: CoordinatorContext, factory: EnumeratorFactory) -> None:
+        super().__init__(context)
+        self._factory = factory
+        self._readers = EnumeratorContext(context)
+        self._enumerator: SplitEnumerator | None = None
+
+    def start(self) -> None:
+        """Make the enumerator, with what it kept, and start it."""
+        self._enumerator = self._factory(self._readers, self.state.enumerator_state)
+        self._enumerator.start()
+        self._note()
+
+    def close(self) -> None:
+        """Close the enumerator, if it was made."""
+        if self._enumerator is not None:
+            self._enumerator.close()
+
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """Hand a request or another event to the enumerator."""
+        if not isinstance(event, RequestSplit):
+            self._started.handle_source_event(subtask, attempt_number, event)
+        elif subtask in self._readers.waiting_readers():
+            self._started.handle_split_request(subtask, event.finished_split_id)
+        self._note()
+
+    def execution_attempt_ready(
+        self, subtask: int, attempt_number: int, gateway: SubtaskGateway
+    ) -> None:
+        """Register the reader; then hand over the requests that its checkpoint holds."""
+        self._readers.reader_is_ready(subtask, gateway)
+        self._started.add_reader(subtask)
+        for _ in range(self.state.reader(subtask).owed):
+            if self.state.reader(subtask).owed:
+                self._started.handle_split_request(subtask, None)
+        self._note()
+
+    def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
+        """Forget the reader."""
+        self._readers.reader_is_gone(subtask)
+
+    def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
+        """Tell the enumerator what the projection has given back (clause L4)."""
+        state = self.state
+        back = [state.splits[one].split for one in state.reader(subtask).given_back]
+        self._started.add_splits_back(back, subtask)
+        self._note()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the enumerator."""
+        self._started.notify_checkpoint_complete(checkpoint_id)
+        self._note()
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the enumerator."""
+        self._started.notify_checkpoint_aborted(checkpoint_id)
+        self._note()
+
+    @property
+    def _started(self) -> SplitEnumerator:
+        assert self._enumerator is not None, "`start` comes first"
+        return self._enumerator
+
+    def _note(self) -> None:
+        """Record what the enumerator keeps itself, where that has changed."""
+        content = self._started.snapshot_state()
+        if content is not None and content != self.state.enumerator_state:
+            self.context.record(EnumeratorState(content=content))
+
+
+class SplitCoordinatorProvider(CoordinatorProvider):
+    """Makes a source's coordinators.
+
+    Which finished splits stay finished in batch (clause L4) is the whole chain's matter, not the
+    source's: the log says it on each `SPLIT_FINISHED`.
+
+    Args:
+        operator_id: The source's.
+        discover: Lists all splits, once; see `DefaultEnumerator`.
+        enumerator: Makes an enumerator of the source's own, instead of `discover`: from its context
+            and what the one before kept in `snapshot_state`, or None.
+        assignment: With `discover`: `pull`, or `static`, round robin.
+        allow_empty: With `discover`: whether a listing without splits is no failure.
+        payload_types: Events and facts of the source's own.
+
+    Raises:
+        OptionError: Not exactly one of `discover` and `enumerator`, or an unknown assignment.
+    """
+
+    projection: OperatorProjection[Any] | None = SPLITS
+
+    def __init__(
+        self,
+        operator_id: str,
+        *,
+        discover: Callable[[], SplitsDiscovered] | None = None,
+        enumerator: EnumeratorFactory | None = None,
+        assignment: Assignment = "pull",
+        allow_empty: bool = False,
+        payload_types: Sequence[type[Payload]] = (),
+    ) -> None:
+        if (discover is None) == (enumerator is None):
+            raise OptionError("discover", discover, "given, or `enumerator` in its place")
+        if assignment not in ("pull", "static"):
+            raise OptionError("assignment", assignment, "'pull' or 'static'")
+        self.operator_id = operator_id
+        self.payload_types = (
+            AddSplits,
+            NoMoreSplits,
+            RequestSplit,
+            SplitsDiscovered,
+            ListingStarted,
+            EnumeratorState,
+            *payload_types,
+        )
+        self._discover, self._enumerator = discover, enumerator
+        self._assignment: Assignment = assignment
+        self._allow_empty = allow_empty
+
+    def create(self, context: CoordinatorContext) -> SplitCoordinator:
+        """A new coordinator."""
+        return SplitCoordinator(context, self._enumerator or self._default)
+
+    def _default(self, context: EnumeratorContext, kept: bytes | None) -> DefaultEnumerator:
+        assert self._discover is not None, "the options were looked at when this was made"
+        return DefaultEnumerator(
+            context,
+            self._discover,
+            assignment=self._assignment,
+            allow_empty=self._allow_empty,
+        )

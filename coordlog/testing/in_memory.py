@@ -1,0 +1,224 @@
+"""A whole job in this process: the real driver, mailbox and attempts; threads where Spark has tasks.
+
+Restarts a task whose attempt fails, as Spark would. Needs neither Kafka nor Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from coordlog.attempt import AttemptRunner
+from coordlog.chain import Chain
+from coordlog.errors import CoordlogError
+from coordlog.mailbox import Mailbox
+from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Register, UpMessage
+from coordlog.outside import Connections, Stage
+from coordlog.projections.state import JobState
+
+__all__ = ["InMemorySurroundings"]
+
+_log = logging.getLogger(__name__)
+_END_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One task's side of its connection."""
+
+    connection_id: int
+    inbox: queue.SimpleQueue[DownMessage] = field(default_factory=queue.SimpleQueue)
+    is_cut: bool = False
+    """Nothing passes any more, either way."""
+    is_closed: bool = False
+    """The driver will say nothing more."""
+
+
+class InMemorySurroundings:
+    """`Surroundings` whose tasks are threads. `kill` ends one attempt as SIGKILL would: nothing of it is heard any more.
+
+    Args:
+        chain: The job's.
+        job_id: The job's.
+        parallelism: How many subtasks.
+        failures_max: A task that fails so often aborts the stage.
+    """
+
+    def __init__(
+        self, chain: Chain, job_id: str, parallelism: int, *, failures_max: int = 1000
+    ) -> None:
+        self._chain, self._job_id, self._parallelism = chain, job_id, parallelism
+        self._failures_max = failures_max
+        self._lock = threading.Lock()
+        self._ids = itertools.count()
+        self._tasks = itertools.count()
+        self._connections: dict[int, _Connection] = {}
+        self._of_subtask: dict[int, _Connection] = {}
+        self._threads: list[threading.Thread] = []
+        self._cancelled: set[int] = set()
+        self._is_over = False
+        self._driver_id = ""
+        self._mailbox: Mailbox | None = None
+
+    # --- Surroundings -------------------------------------------------------------------------------------------------
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        """See `Surroundings`."""
+        self._driver_id, self._mailbox = driver_id, mailbox
+        return "memory"
+
+    def connections(self) -> Connections:
+        """See `Surroundings`."""
+        return self
+
+    def stage(self) -> Stage:
+        """See `Surroundings`."""
+        return self
+
+    def is_driver_alive(self, state: JobState) -> bool:
+        """See `Surroundings`: in memory nobody else is."""
+        return state.epoch < -1
+
+    def end(self) -> None:
+        """See `Surroundings`."""
+        self._is_over = True
+        with self._lock:
+            connections, threads = list(self._connections.values()), list(self._threads)
+        for one in connections:
+            one.is_cut = True
+        for thread in threads:
+            thread.join(_END_S)
+
+    # --- Connections --------------------------------------------------------------------------------------------------
+    def send(self, connection_id: int, message: DownMessage) -> None:
+        """See `Connections`."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.is_cut:
+            connection.inbox.put(message)
+
+    def close(self, connection_id: int) -> None:
+        """See `Connections`."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.is_closed = True
+
+    def released(self, connection_id: int, message_count: int) -> None:
+        """See `Connections`."""
+
+    # --- Stage --------------------------------------------------------------------------------------------------------
+    def submit(self, stage_run: int) -> None:
+        """See `Stage`."""
+        left = threading.Semaphore(0)
+        errors: list[str] = []
+        for subtask in range(self._parallelism):
+            self._start(lambda s=subtask: self._run_task(stage_run, s, errors, left))  # type: ignore[misc]
+        self._start(lambda: self._watch(stage_run, errors, left))
+
+    def cancel(self, stage_run: int, reason: str) -> None:
+        """See `Stage`."""
+        self._cancelled.add(stage_run)
+        _log.debug("stage run %d cancelled: %s", stage_run, reason)
+        with self._lock:
+            for one in self._connections.values():
+                one.is_cut = True
+
+    def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
+        """See `Stage`: the attempt has been told over its connection."""
+
+    def kill(self, subtask: int) -> None:
+        """End the live attempt of a subtask as SIGKILL would."""
+        connection = self._of_subtask.get(subtask)
+        if connection is not None and not connection.is_cut:
+            connection.is_cut = True
+            mailbox = self._mailbox
+            assert mailbox is not None, "begun"
+            mailbox.connection_lost(connection.connection_id, "killed by the test")
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+    def _start(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name="coordlog-task", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+
+    def _watch(self, stage_run: int, errors: list[str], left: threading.Semaphore) -> None:
+        for _ in range(self._parallelism):
+            left.acquire()
+        mailbox = self._mailbox
+        assert mailbox is not None, "begun"
+        mailbox.stage_ended(stage_run, errors[0] if errors else None)
+
+    def _run_task(
+        self, stage_run: int, subtask: int, errors: list[str], left: threading.Semaphore
+    ) -> None:
+        try:
+            for failures in range(self._failures_max):
+                if self._is_over or stage_run in self._cancelled or errors:
+                    return
+                if self._run_attempt(stage_run, subtask, failures):
+                    return
+            errors.append(f"subtask {subtask} failed {self._failures_max} times")
+        finally:
+            left.release()
+
+    def _run_attempt(self, stage_run: int, subtask: int, failures: int) -> bool:
+        """One task, from its registration to its end; whether it ended well."""
+        mailbox = self._mailbox
+        assert mailbox is not None, "begun"
+        with self._lock:
+            connection = _Connection(next(self._ids))
+            self._connections[connection.connection_id] = connection
+            self._of_subtask[subtask] = connection
+            task_attempt_id = next(self._tasks)
+
+        def say(message: UpMessage) -> None:
+            if not connection.is_cut:
+                mailbox.arrived(connection.connection_id, message)
+
+        say(
+            Register(
+                driver_id=self._driver_id,
+                subtask=subtask,
+                stage_run=stage_run,
+                task_attempt_id=task_attempt_id,
+                spark_attempt_number=failures,
+                host="memory",
+                pid=0,
+            )
+        )
+        answer = self._answer(connection)
+        if isinstance(answer, AlreadyFinished):
+            return True
+        if not isinstance(answer, Accepted):
+            return False
+        runner = AttemptRunner(
+            self._chain,
+            answer,
+            job_id=self._job_id,
+            subtask=subtask,
+            outbox=say,
+            is_over=lambda: "its connection is cut" if connection.is_cut else None,
+        )
+        try:
+            runner.run(connection.inbox)
+        except CoordlogError as error:
+            _log.debug("attempt of subtask %d ends: %s", subtask, error)
+        except Exception as error:  # noqa: BLE001, as Spark does: the task failed, another is started
+            _log.debug("attempt of subtask %d failed: %s", subtask, error)
+        else:
+            return True
+        if not connection.is_cut:
+            connection.is_cut = True
+            mailbox.connection_lost(connection.connection_id, "the task has ended")
+        return False
+
+    def _answer(self, connection: _Connection) -> DownMessage | None:
+        while not connection.is_cut and not self._is_over:
+            try:
+                return connection.inbox.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        return None

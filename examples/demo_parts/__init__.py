@@ -1,0 +1,1 @@
+"""The parts of the demo: those that only compute, and those that watch and kill."""

@@ -1,0 +1,131 @@
+"""Starts `coordlog ingest` in a session of its own, and kills what it has started, nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["TAG_VARIABLE", "IngestProcess", "WrongProcessError", "pids_with_tag"]
+
+TAG_VARIABLE: Final = "COORDLOG_DEMO_TAG"
+"""In the environment of all that the demo starts: what carries it may be killed."""
+
+_GONE_S: Final = 15.0
+_POLL_S: Final = 0.05
+
+
+class WrongProcessError(Exception):
+    """A process is not what it was said to be, and was left alone."""
+
+
+class IngestProcess:
+    """One run of `coordlog ingest`, whose lines are handed on as they come."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        tag: str,
+        environment: dict[str, str],
+        show: Callable[[str], None],
+    ) -> None:
+        self._process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("coordlog")), "ingest", *arguments],
+            env={**os.environ, **environment, TAG_VARIABLE: tag},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._tag, self._show = tag, show
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The driver."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the driver is gone."""
+        return self._process.poll() is not None
+
+    def wait(self, limit_s: float) -> int:
+        """Its exit status. Raises subprocess.TimeoutExpired."""
+        status = self._process.wait(limit_s)
+        self._reader.join(_GONE_S)
+        return status
+
+    def kill(self) -> float:
+        """End the driver by SIGKILL and wait until all that it had started is gone: seconds."""
+        began_s = time.monotonic()
+        self._process.kill()
+        self._process.wait(_GONE_S)
+        while self._group() and time.monotonic() - began_s < _GONE_S:
+            time.sleep(_POLL_S)
+        self.clear()
+        return time.monotonic() - began_s
+
+    def kill_worker(self, pid: int) -> None:
+        """End one of its Python workers by SIGKILL, once it is seen to be one.
+
+        Raises:
+            WrongProcessError: It is none of Spark's, or not of this run.
+        """
+        command = _read_proc(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        if "pyspark" not in command or "daemon" not in command:
+            raise WrongProcessError(f"process {pid} is no Python worker of Spark's: {command!r}")
+        if pid not in self._group():
+            raise WrongProcessError(f"process {pid} was not started by this run: {command!r}")
+        os.kill(pid, signal.SIGKILL)
+
+    def clear(self) -> None:
+        """End whatever is left of its process group."""
+        for pid in self._group():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(_GONE_S)
+        self._reader.join(_GONE_S)
+
+    def _group(self) -> list[int]:
+        """Who is left: of the driver's session, with our tag."""
+        return [pid for pid in pids_with_tag(self._tag) if _session(pid) == self._process.pid]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            self._show(self.lines[-1])
+
+
+def pids_with_tag(tag: str) -> list[int]:
+    """Processes that carry the tag in their environment, sorted; those that have ended apart."""
+    wanted = f"{TAG_VARIABLE}={tag}".encode()
+    pids = (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal())
+    return sorted(pid for pid in pids if wanted in _read_proc(pid, "environ").split(b"\0"))
+
+
+def _read_proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1

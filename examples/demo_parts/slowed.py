@@ -1,0 +1,25 @@
+"""The demo's transform: gives each batch on as it is, after a time that grows with its rows.
+
+    coordlog ingest ... --transform examples/demo_parts/slowed.py:slowed
+
+It sleeps, so that the time is the same on a fast machine and on a slow one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["SECONDS_PER_ROW", "slowed"]
+
+SECONDS_PER_ROW: Final = float(os.environ.get("COORDLOG_DEMO_SECONDS_PER_ROW", "0.0003"))
+"""Read where the driver runs; the value travels to the tasks with the function."""
+
+
+def slowed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, later."""
+    time.sleep(batch.num_rows * SECONDS_PER_ROW)
+    return batch

@@ -1,0 +1,211 @@
+"""A job's history for people: each record with what it is worth, and the tables they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordlog.errors import RecordError
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, judge
+from coordlog.schemas.header import Header
+from coordlog.schemas.record import Kind, Record
+
+from .attempts import AttemptFold, AttemptRow
+from .checkpoint_audit import CheckpointFold, CheckpointRow
+from .payload_json import Fields, PayloadReader
+from .split_audit import SplitFold, SplitRow
+
+__all__ = ["Audit", "AuditRecord", "Stored", "audit", "audit_records", "counting_at"]
+
+UNFINISHED = "not finished: the rest of its turn is not in the log"
+"""What is said of a record that may count yet."""
+
+
+class Stored(Protocol):
+    """A record as a log gives it back: `coordlog.log.port.StoredRecord`, or another reader's."""
+
+    @property
+    def offset(self) -> int:
+        """Its place in the log."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value."""
+        ...
+
+    @property
+    def header_bytes(self) -> bytes | None:
+        """Its packed header; None where it has none of ours."""
+        ...
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The log's own time of it."""
+        ...
+
+    @property
+    def header(self) -> Header | None:
+        """The decoded header."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One record of the log, void ones included."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    verdict: Verdict
+    record: Record | None
+    """None where it is no record of ours, or one that this version cannot read."""
+    fields: Fields | None
+    """The payload, decoded by the schemas that counted before it."""
+    problem: str | None
+    """Why there is no `record`."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the job's history."""
+        return self.verdict in (Verdict.EPOCH, Verdict.COMPLETES)
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it does not count; None where it does."""
+        if self.counts:
+            return None
+        return UNFINISHED if self.verdict is Verdict.FITS else self.verdict.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The tables that a job's history adds up to."""
+
+    attempts: tuple[AttemptRow, ...]
+    splits: tuple[SplitRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+    record_count: int
+    """Records that count."""
+    void_count: int
+    """Records that do not, and will not unless their turn is finished."""
+
+
+def counting_at(first: Stored) -> Counting:
+    """Where counting begins in a log whose first record this is (DESIGN.md, section 5).
+
+    Raises:
+        RecordError: Records before it are gone, and it is no `SNAPSHOT`: what counts after it
+            nobody can tell.
+    """
+    if first.offset == 0:
+        return NOTHING_COUNTED
+    header = first.header
+    if header is not None and not header.is_epoch_started:
+        record = decode_record(first.offset, first.value, first.header_bytes)
+        if record.kind is Kind.SNAPSHOT and header.turn_remaining == 0:
+            place = header.sequence
+            return Counting(epoch=header.epoch, next_sequence=place, turn_began=place)
+    raise RecordError(
+        first.offset,
+        "",
+        "the log begins here, and not with a SNAPSHOT: what stood before is gone, by the topic's "
+        "retention or by somebody's hand, and what counts cannot be told without it",
+    )
+
+
+def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
+    """Every record of a log, in log order, with what it is worth and what it says.
+
+    Args:
+        stored: All of the log, from its first record on.
+
+    Raises:
+        RecordError: As `counting_at`.
+    """
+    entries = iter(stored)
+    first = next(entries, None)
+    if first is None:
+        return
+    reader = PayloadReader()
+    for judged in judge(_chained(first, entries), counting_at(first)):
+        entry = judged.entry
+        record, problem = _decoded(entry)
+        one = AuditRecord(
+            offset=entry.offset,
+            timestamp_ms=entry.timestamp_ms,
+            key=entry.key,
+            value=entry.value,
+            verdict=judged.verdict,
+            record=record,
+            fields=None,
+            problem=problem,
+        )
+        yield one if record is None else _with_fields(one, record, reader)
+
+
+def audit(stored: Iterable[Stored]) -> Audit:
+    """The tables of a log.
+
+    Args:
+        stored: All of the log, from its first record on.
+
+    Raises:
+        RecordError: A record that counts cannot be read; or as `counting_at`.
+    """
+    attempt_fold, split_fold, checkpoint_fold = AttemptFold(), SplitFold(), CheckpointFold()
+    record_count = void_count = 0
+    for one in audit_records(stored):
+        if not one.counts:
+            void_count += 1
+            continue
+        if one.record is None:
+            raise RecordError(one.offset, "", one.problem or "it cannot be read")
+        record_count += 1
+        attempt_fold.apply(one.record, one.fields)
+        split_fold.apply(one.record, one.fields, attempt_fold)
+        checkpoint_fold.apply(one.record)
+    return Audit(
+        attempts=attempt_fold.rows(),
+        splits=split_fold.rows(),
+        checkpoints=checkpoint_fold.rows(),
+        record_count=record_count,
+        void_count=void_count,
+    )
+
+
+def _chained(first: Stored, rest: Iterator[Stored]) -> Iterator[Stored]:
+    yield first
+    yield from rest
+
+
+def _decoded(entry: Stored) -> tuple[Record | None, str | None]:
+    if entry.header is None:
+        return None, "it has no header of this log's format"
+    try:
+        return decode_record(entry.offset, entry.value, entry.header_bytes), None
+    except RecordError as error:
+        return None, error.problem
+
+
+def _with_fields(one: AuditRecord, record: Record, reader: PayloadReader) -> AuditRecord:
+    # What a void record registers is no type of this log, and what it says is still worth showing.
+    fields = reader.read(record) if one.counts else reader.peek(record)
+    return AuditRecord(
+        offset=one.offset,
+        timestamp_ms=one.timestamp_ms,
+        key=one.key,
+        value=one.value,
+        verdict=one.verdict,
+        record=record,
+        fields=fields,
+        problem=None,
+    )

@@ -1,0 +1,133 @@
+"""Payloads without their classes: decoded by the schemas that the log itself registers.
+
+And shown: as JSON, or on one line.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from coordlog.schemas.codec import Avro
+from coordlog.schemas.record import Kind, Record
+
+__all__ = ["Fields", "Json", "PayloadReader", "hex_text", "on_one_line", "to_json"]
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""What `json.dumps` takes, NaN and infinities left out."""
+
+Fields = Mapping[str, object]
+"""A decoded payload: Avro's generic form, with Python's types where a schema has logical ones."""
+
+_HEX_BYTES: Final = 12
+
+
+class PayloadReader:
+    """Decodes the payloads of one log.
+
+    `read` must be given every record that counts, in log order.
+    """
+
+    __slots__ = ("_types",)
+
+    def __init__(self) -> None:
+        self._types: dict[str, Avro] = {}
+
+    def learn(self, record: Record) -> None:
+        """Remember the schema of a `TYPE_REGISTERED`; any other record teaches nothing."""
+        if record.kind is Kind.TYPE_REGISTERED and record.payload_type and record.payload:
+            try:
+                self._types[record.payload_type] = Avro(record.payload.decode())
+            except (ValueError, KeyError, TypeError):
+                self._types.pop(record.payload_type, None)  # shown as bytes from here on
+
+    def schema_json(self, payload_type: str) -> str | None:
+        """The schema that the log has registered for a type; None where it has none."""
+        avro = self._types.get(payload_type)
+        return None if avro is None else avro.schema_json
+
+    def read(self, record: Record) -> Fields | None:
+        """The payload of a record that counts; None where there is none that can be decoded."""
+        self.learn(record)
+        return self.peek(record)
+
+    def peek(self, record: Record) -> Fields | None:
+        """As `read`, but the record teaches nothing: for one that does not count."""
+        if record.payload is None:
+            return None
+        if record.kind is Kind.TYPE_REGISTERED:
+            return _schema(record.payload)
+        avro = self._types.get(record.payload_type or "")
+        if avro is None:
+            return None
+        try:
+            return avro.decode(record.payload)
+        except (ValueError, ArithmeticError):
+            return None
+
+
+def to_json(value: object) -> Json:
+    """The value as JSON.
+
+    Bytes become `0x` and hexadecimal digits, times ISO 8601, numbers that are not finite text.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"0x{bytes(value).hex()}"
+    if isinstance(value, Mapping):
+        return {str(key): to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return to_json(value.value)
+    return repr(value)
+
+
+def hex_text(data: bytes) -> str:
+    """The beginning of `data` in hexadecimal digits, and its length where that is not all."""
+    if len(data) <= _HEX_BYTES:
+        return f"0x{data.hex()}"
+    return f"0x{data[:_HEX_BYTES].hex()}… ({len(data)} bytes)"
+
+
+def on_one_line(value: object, chars_max: int) -> str:
+    """The value in at most `chars_max` characters, for people."""
+    text = _shown(value)
+    if isinstance(value, Mapping):
+        text = text[1:-1]
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return hex_text(bytes(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_shown(one) for one in value) + "]"
+    plain = to_json(value)
+    # On one line, and without what a terminal would obey.
+    return "".join(one if one.isprintable() else " " for one in str(plain))
+
+
+def _schema(payload: bytes) -> Fields | None:
+    try:
+        schema = json.loads(payload)
+    except ValueError:
+        return None
+    return schema if isinstance(schema, dict) else None

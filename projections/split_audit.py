@@ -1,0 +1,367 @@
+"""Every split of a job: who was given it, who finished it, whose work was thrown away and why.
+
+A *hold* is one attempt's time with one split. It begins when the split is assigned to the attempt,
+or when the attempt starts from a checkpoint at which its subtask had the split and had not finished
+it. A reset to checkpoint m throws a hold away unless the attempt had finished the split before its
+barrier of m (or, at the reset of one subtask, with committables that are kept: clause L4). A hold
+is thrown away once at most, and then
+
+* *in whole* where the split was assigned after the cut of m: it is read again from its beginning;
+* *in part* where the subtask had it at m already: what was read of it after m, perhaps nothing, is
+  read again.
+
+`spark_integration.history_sql` computes the same in SQL; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
+
+from .attempts import ADD_SPLITS, AttemptFold, split_ids
+from .payload_json import Fields, PayloadReader
+
+__all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
+
+_DISCOVERED: Final = "coordlog.splits_discovered@"
+
+
+class SplitPlace(enum.Enum):
+    """Where a split is (clause L3)."""
+
+    WAITING = "waiting"
+    """With no attempt."""
+    ASSIGNED = "assigned"
+    FINISHED = "finished"
+    IN_CHECKPOINT = "in checkpoint"
+    """A checkpoint that has completed, or the end of a batch job, holds all its rows."""
+    COMMITTED = "committed"
+    """Every commit of that checkpoint has its outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A split was sent to an attempt."""
+
+    subtask: int
+    attempt_number: int
+    sequence: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrownAway:
+    """An attempt's work on a split was lost."""
+
+    operator_id: str
+    split_id: str
+    subtask: int
+    attempt_number: int
+    checkpoint_id: int
+    """Of the reset; -1 is the start."""
+    sequence: int
+    """Of the reset."""
+    is_whole: bool
+    """The split is read again from its beginning, not from where the checkpoint has it."""
+    was_finished: bool
+    reason: str
+    """Why the attempt ended, or that the job went back."""
+    reread_by: tuple[int, int] | None = None
+    """Subtask and attempt number of who had the split next; None while nobody has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """One split."""
+
+    operator_id: str
+    split_id: str
+    place: SplitPlace
+    discovered_us: int | None
+    """Microseconds since 1970, UTC."""
+    assignments: tuple[Assignment, ...]
+    """In log order; the splits that an attempt was restored with are not assigned again."""
+    finished_by: tuple[int, int] | None
+    """Subtask and attempt number, where this was not thrown away."""
+    rows: int | None
+    thrown_away: tuple[ThrownAway, ...]
+    """In log order."""
+    checkpoint_id: int | None
+    """The one that holds its rows; -1 at the end of a batch job."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hold:
+    subtask: int
+    attempt_number: int
+    assigned: int | None
+    """The sequence of the assignment, to this attempt or to one before it; None where the log does
+    not show it."""
+    finished_barrier: int | None = None
+    rows: int = 0
+    is_kept: bool = False
+    is_over: bool = False
+    checkpoint_id: int | None = None
+
+    def survives(self, record: Record, checkpoint_id: int) -> bool:
+        if self.finished_barrier is None:
+            return False
+        kept = self.is_kept and record.kind is Kind.SUBTASK_RESET
+        return kept or self.finished_barrier < checkpoint_id
+
+
+@dataclass(slots=True, kw_only=True)
+class _Thrown:
+    value: ThrownAway
+    reread_by: tuple[int, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Split:
+    discovered_us: int | None = None
+    assignments: list[Assignment] = field(default_factory=list)
+    holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
+    thrown: list[_Thrown] = field(default_factory=list)
+
+    def hold(self, subtask: int, attempt_number: int, assigned: int | None) -> _Hold:
+        """The attempt's hold, begun now where it has none."""
+        key = (subtask, attempt_number)
+        known = self.holds.get(key)
+        if known is None:
+            known = self.holds[key] = _Hold(
+                subtask=subtask, attempt_number=attempt_number, assigned=assigned
+            )
+            for one in self.thrown:
+                one.reread_by = one.reread_by or key
+        return known
+
+
+def splits(records: Iterable[Record]) -> tuple[SplitRow, ...]:
+    """The splits of a job, by operator and split id.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    reader, attempt_fold, split_fold = PayloadReader(), AttemptFold(), SplitFold()
+    for record in records:
+        fields = reader.read(record)
+        attempt_fold.apply(record, fields)
+        split_fold.apply(record, fields, attempt_fold)
+    return split_fold.rows()
+
+
+class SplitFold:
+    """The fold behind `splits`.
+
+    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    """
+
+    def __init__(self) -> None:
+        self._splits: dict[tuple[str, str], _Split] = {}
+        self._of_subtask: dict[int, dict[tuple[str, str], None]] = {}
+        """The splits of which a subtask has a hold that is not over."""
+        self._uncommitted: dict[tuple[str, str], None] = {}
+        """The splits with a finished hold that no completed checkpoint has."""
+        self._cuts: dict[tuple[int, str], int] = {}
+        self._ackers: dict[tuple[int, int], int] = {}
+        """Who acked: attempt number by checkpoint and subtask."""
+        self._open_intents: dict[int, int] = {}
+        self._settled: set[int] = set()
+
+    def rows(self) -> tuple[SplitRow, ...]:
+        """All splits so far, by operator and split id."""
+        return tuple(self._row(key, self._splits[key]) for key in sorted(self._splits))
+
+    def apply(self, record: Record, fields: Fields | None, attempts: AttemptFold) -> None:
+        """One more record, with its payload decoded; `attempts` has it already."""
+        match record.kind:
+            case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
+                for split_id in split_ids(fields):
+                    split = self._split(record, split_id)
+                    if split.discovered_us is None:
+                        split.discovered_us = record.timestamp_us
+            case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
+                self._assigned(record, split_ids(fields))
+            case Kind.SPLIT_FINISHED if fields is not None:
+                self._finished(record, fields)
+            case Kind.ATTEMPT_STARTED:
+                self._inherit(record)
+            case Kind.SUBTASK_RESET if record.subtask is not None:
+                self._reset(record, [record.subtask], attempts)
+            case Kind.RESET_TO_CHECKPOINT:
+                self._reset(record, sorted(self._of_subtask), attempts)
+            case _:
+                self._of_checkpoint(record)
+
+    def _of_checkpoint(self, record: Record) -> None:
+        number, sequence = record.checkpoint_id, record.sequence
+        if number is None or sequence is None:
+            return
+        match record.kind:
+            case Kind.COORDINATOR_CHECKPOINTED:
+                self._cuts[number, record.operator_id or ""] = sequence
+            case Kind.CHECKPOINT_ACKED if record.subtask is not None:
+                assert record.attempt_number is not None
+                self._ackers[number, record.subtask] = record.attempt_number
+            case Kind.CHECKPOINT_COMPLETED:
+                self._completed(number)
+            case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
+                self._completed(number)
+            case Kind.COMMIT_INTENT:
+                self._open_intents[sequence] = number
+            case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
+                self._open_intents.pop(-1 if record.cause is None else record.cause, None)
+                self._settled.add(number)
+            case _:
+                pass
+
+    def _split(self, record: Record, split_id: str) -> _Split:
+        return self._splits.setdefault((record.operator_id or "", split_id), _Split())
+
+    def _hold(self, record: Record, split_id: str, assigned: int | None) -> _Hold:
+        assert record.subtask is not None
+        assert record.attempt_number is not None
+        held = self._of_subtask.setdefault(record.subtask, {})
+        held[record.operator_id or "", split_id] = None
+        split = self._split(record, split_id)
+        return split.hold(record.subtask, record.attempt_number, assigned)
+
+    def _assigned(self, record: Record, ids: list[str]) -> None:
+        assert record.subtask is not None
+        assert record.attempt_number is not None
+        assert record.sequence is not None
+        for split_id in ids:
+            assignment = Assignment(
+                subtask=record.subtask,
+                attempt_number=record.attempt_number,
+                sequence=record.sequence,
+                timestamp_us=record.timestamp_us,
+            )
+            self._split(record, split_id).assignments.append(assignment)
+            self._hold(record, split_id, record.sequence)
+
+    def _finished(self, record: Record, fields: Fields) -> None:
+        rows = fields.get("rows")
+        hold = self._hold(record, str(fields.get("split_id")), None)
+        barrier = record.last_barrier
+        hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
+        hold.rows = rows if isinstance(rows, int) else 0
+        hold.is_kept = record.attributes.get("kept") == "true"
+        self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
+
+    def _inherit(self, record: Record) -> None:
+        """An attempt is restored with what its subtask had, unfinished, at the checkpoint."""
+        subtask, number = record.subtask, record.checkpoint_id
+        assert subtask is not None
+        assert record.attempt_number is not None
+        if number is None or number == NO_CHECKPOINT:
+            return
+        acker = self._ackers.get((number, subtask))
+        if acker is None:
+            return
+        for (operator_id, split_id), split in list(self._splits.items()):
+            before = split.holds.get((subtask, acker))
+            if before is None or before.assigned is None:
+                continue
+            had_it = before.assigned < self._cuts.get((number, operator_id), -1)
+            is_done = before.finished_barrier is not None and before.finished_barrier < number
+            if had_it and not is_done:
+                self._of_subtask.setdefault(subtask, {})[operator_id, split_id] = None
+                split.hold(subtask, record.attempt_number, before.assigned)
+
+    def _reset(self, record: Record, subtasks: list[int], attempts: AttemptFold) -> None:
+        number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
+        for subtask in subtasks:
+            held = self._of_subtask.get(subtask, {})
+            for key in sorted(held):
+                split = self._splits[key]
+                for hold in split.holds.values():
+                    if hold.subtask != subtask or hold.is_over:
+                        continue
+                    if not hold.survives(record, number):
+                        hold.is_over = True
+                        split.thrown.append(self._thrown(key, hold, record, number, attempts))
+                if all(one.is_over for one in split.holds.values() if one.subtask == subtask):
+                    del held[key]
+
+    def _thrown(
+        self,
+        key: tuple[str, str],
+        hold: _Hold,
+        record: Record,
+        checkpoint_id: int,
+        attempts: AttemptFold,
+    ) -> _Thrown:
+        attempt = attempts.row_of(hold.subtask, hold.attempt_number)
+        reason = None if attempt is None else attempt.reason
+        cut = self._cuts.get((checkpoint_id, key[0]), -1)
+        return _Thrown(
+            value=ThrownAway(
+                operator_id=key[0],
+                split_id=key[1],
+                subtask=hold.subtask,
+                attempt_number=hold.attempt_number,
+                checkpoint_id=checkpoint_id,
+                sequence=-1 if record.sequence is None else record.sequence,
+                is_whole=hold.assigned is not None and hold.assigned > cut,
+                was_finished=hold.finished_barrier is not None,
+                reason=reason or f"the job went back to checkpoint {checkpoint_id}",
+            )
+        )
+
+    def _completed(self, number: int) -> None:
+        for key in list(self._uncommitted):
+            left = False
+            for hold in self._splits[key].holds.values():
+                barrier = hold.finished_barrier
+                if barrier is None or hold.is_over or hold.checkpoint_id is not None:
+                    continue
+                if barrier < number or number == BATCH_COMPLETE:
+                    hold.checkpoint_id = number
+                else:
+                    left = True
+            if not left:
+                del self._uncommitted[key]
+
+    def _row(self, key: tuple[str, str], split: _Split) -> SplitRow:
+        live = [one for one in split.holds.values() if not one.is_over]
+        done = next((one for one in reversed(live) if one.finished_barrier is not None), None)
+        if done is None:
+            place = SplitPlace.ASSIGNED if live else SplitPlace.WAITING
+        elif done.checkpoint_id is None:
+            place = SplitPlace.FINISHED
+        else:
+            is_open = done.checkpoint_id in self._open_intents.values()
+            is_settled = done.checkpoint_id in self._settled and not is_open
+            place = SplitPlace.COMMITTED if is_settled else SplitPlace.IN_CHECKPOINT
+        return SplitRow(
+            operator_id=key[0],
+            split_id=key[1],
+            place=place,
+            discovered_us=split.discovered_us,
+            assignments=tuple(split.assignments),
+            finished_by=None if done is None else (done.subtask, done.attempt_number),
+            rows=None if done is None else done.rows,
+            thrown_away=tuple(_with_reader(one) for one in split.thrown),
+            checkpoint_id=None if done is None else done.checkpoint_id,
+        )
+
+
+def _with_reader(one: _Thrown) -> ThrownAway:
+    value = one.value
+    return ThrownAway(
+        operator_id=value.operator_id,
+        split_id=value.split_id,
+        subtask=value.subtask,
+        attempt_number=value.attempt_number,
+        checkpoint_id=value.checkpoint_id,
+        sequence=value.sequence,
+        is_whole=value.is_whole,
+        was_finished=value.was_finished,
+        reason=value.reason,
+        reread_by=one.reread_by,
+    )

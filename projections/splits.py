@@ -1,0 +1,438 @@
+"""Where each split of a source is, as a fold of the source's records (clauses L3, L4, L5, D5).
+
+A split is in one place at a time: with the enumerator, assigned to a subtask, or finished. Requests
+of readers are kept here too, until they are answered, so that nothing is remembered beside the log.
+
+What a failover to checkpoint n undoes is decided by two places. What the coordinator sent is part
+of n where it stands before the coordinator's cut of n. What a subtask sent is part of n where its
+`last_barrier` is below n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from immutables import Map
+
+from coordlog.schemas.builtin import SplitFinished
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.source_events import (
+    AddSplits,
+    NoMoreSplits,
+    RequestSplit,
+    Split,
+    SplitsDiscovered,
+)
+from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
+
+from .operator_projection import OperatorProjection
+
+__all__ = [
+    "SPLITS",
+    "Assigned",
+    "Finished",
+    "KnownSplit",
+    "Place",
+    "ReaderState",
+    "Request",
+    "SplitsState",
+    "WithEnumerator",
+]
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithEnumerator:
+    """Not assigned to anybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """In an `AddSplits` to a subtask: on its way, with its reader, or finished unheard.
+
+    The last where the subtask has completed without naming the split, and after a
+    `RESET_TO_CHECKPOINT(n)` for a split that was read to its end between the coordinator's cut of n
+    and the subtask's barrier of n: no record says so again.
+    """
+
+    subtask: int
+    sequence: int
+    """Of the `EVENT_TO_SUBTASK`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Read to its end."""
+
+    subtask: int
+    sequence: int
+    """Of the `EVENT_TO_SUBTASK` that had assigned it."""
+    last_barrier: int
+    """The last barrier that the attempt had passed then."""
+    is_kept: bool
+    """Batch: all its rows are in committables, so that it stays finished (clause L4)."""
+
+
+Place = WithEnumerator | Assigned | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSplit:
+    """A split that has been discovered."""
+
+    ordinal: int
+    """Its place in the order of discovery, 0 first."""
+    split: Split
+    place: Place = field(default_factory=WithEnumerator)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A reader's `RequestSplit` that may still matter."""
+
+    sequence: int
+    last_barrier: int
+    answered: int | None = None
+    """The sequence of the `AddSplits` or `NoMoreSplits` that answers it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderState:
+    """What the source has to do with one subtask."""
+
+    attempt_number: int | None = None
+    """The live attempt."""
+    is_completed: bool = False
+    splits: tuple[str, ...] = ()
+    """Assigned to it and perhaps not finished for good, in the order of assignment."""
+    requests: tuple[Request, ...] = ()
+    """In log order. An answered one stays until a completed checkpoint holds its answer."""
+    told_no_more: int | None = None
+    """The sequence of the `NoMoreSplits` to the live attempt."""
+    is_told_in_checkpoint: bool = False
+    """The last completed checkpoint holds a `NoMoreSplits`: each later attempt is owed it (L5)."""
+    given_back: tuple[str, ...] = ()
+    """What its last reset gave back, oldest assignment first; until an attempt starts."""
+
+    @property
+    def owed(self) -> int:
+        """How many of its requests nothing answers yet."""
+        return sum(1 for one in self.requests if one.answered is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsState:
+    """All of it. Made by `SPLITS.apply`, and by nothing else."""
+
+    splits: Map[str, KnownSplit] = field(default_factory=Map)
+    """By split id."""
+    by_ordinal: Map[int, str] = field(default_factory=Map)
+    """Split ids in the order of discovery."""
+    fresh_from: int = 0
+    """From this ordinal on every split is with the enumerator."""
+    skipped: tuple[int, ...] = ()
+    """The ordinals below `fresh_from` that are with it too: given back, or passed over. Rising."""
+    is_discovery_complete: bool = False
+    readers: Map[int, ReaderState] = field(default_factory=Map)
+    """By subtask; those that nothing has happened to are missing: use `reader`."""
+    cuts: Map[int, int] = field(default_factory=Map)
+    """By pending checkpoint: the sequence of this coordinator's cut."""
+    last_cut: int = -1
+    """The sequence of the cut of the last completed checkpoint; after a reset, of the reset."""
+    enumerator_state: bytes | None = None
+    """What the enumerator says that it keeps itself."""
+
+    def reader(self, subtask: int) -> ReaderState:
+        """The state of one subtask."""
+        return self.readers.get(subtask, _NEW_READER)
+
+    def is_unassigned(self, split_id: str) -> bool:
+        """Whether the split is known and with the enumerator."""
+        known = self.splits.get(split_id)
+        return known is not None and isinstance(known.place, WithEnumerator)
+
+    def unassigned(self, count: int | None = None) -> tuple[str, ...]:
+        """The first `count`, or all, of those with the enumerator, in the order of discovery."""
+        end = len(self.splits)
+        if count is not None:
+            end = min(end, self.fresh_from + max(0, count - len(self.skipped)))
+        ordinals = (*self.skipped[:count], *range(self.fresh_from, end))
+        return tuple(self.by_ordinal[one] for one in ordinals)
+
+    def unassigned_splits(self, count: int | None = None) -> tuple[Split, ...]:
+        """The same, as splits."""
+        return tuple(self.splits[one].split for one in self.unassigned(count))
+
+
+_NEW_READER = ReaderState()
+
+
+def _with_reader(state: SplitsState, subtask: int, reader: ReaderState) -> SplitsState:
+    return replace(state, readers=state.readers.set(subtask, reader))
+
+
+def _required(value: int | None) -> int:
+    assert value is not None, "the kind has this field"
+    return value
+
+
+def _in_order(mapping: Map[int, V]) -> list[tuple[int, V]]:
+    return sorted(mapping.items(), key=lambda item: item[0])
+
+
+def _apply(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
+    """The state after one more record that counts."""
+    match record.kind:
+        case Kind.FACT:
+            return _fact(state, record, value)
+        case Kind.EVENT_TO_COORDINATOR:
+            return _requested(state, record) if isinstance(value, RequestSplit) else state
+        case Kind.EVENT_TO_SUBTASK:
+            return _sent(state, record, value)
+        case Kind.SPLIT_FINISHED:
+            return _finished(state, record, value)
+        case Kind.COORDINATOR_CHECKPOINTED:
+            cuts = state.cuts.set(_required(record.checkpoint_id), _required(record.sequence))
+            return replace(state, cuts=cuts)
+        case Kind.CHECKPOINT_COMPLETED:
+            return _completed(state, record)
+        case Kind.CHECKPOINT_ABORTED:
+            checkpoint_id = _required(record.checkpoint_id)
+            if checkpoint_id not in state.cuts:
+                return state
+            return replace(state, cuts=state.cuts.delete(checkpoint_id))
+        case Kind.ATTEMPT_STARTED:
+            reader = state.reader(_required(record.subtask))
+            started = replace(reader, attempt_number=record.attempt_number, given_back=())
+            return _with_reader(state, _required(record.subtask), started)
+        case Kind.ATTEMPT_FAILED:
+            reader = state.reader(_required(record.subtask))
+            over = replace(reader, attempt_number=None)
+            return _with_reader(state, _required(record.subtask), over)
+        case Kind.SUBTASK_RESET:
+            return _subtask_reset(state, record)
+        case Kind.SUBTASK_COMPLETED:
+            return _subtask_completed(state, record)
+        case Kind.RESET_TO_CHECKPOINT:
+            return _reset_to_checkpoint(state, record)
+        case _:
+            return state
+
+
+def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
+    if record.attributes.get("closed") == "true":
+        return state  # for a coordinator that was closed: recorded only (clause A6)
+    if isinstance(value, SplitsDiscovered):
+        return _discovered(state, value)
+    if isinstance(value, ListingStarted):
+        return _listing_started(state)
+    if isinstance(value, EnumeratorState):
+        return replace(state, enumerator_state=value.content)
+    return state
+
+
+def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
+    """Add what is not known yet: a listing that is made again finds the same splits again."""
+    splits, by_ordinal = state.splits, state.by_ordinal
+    for one in value.splits:
+        if one.split_id not in splits:
+            ordinal = len(splits)
+            splits = splits.set(one.split_id, KnownSplit(ordinal=ordinal, split=one))
+            by_ordinal = by_ordinal.set(ordinal, one.split_id)
+    return replace(
+        state,
+        splits=splits,
+        by_ordinal=by_ordinal,
+        is_discovery_complete=state.is_discovery_complete or value.is_complete,
+    )
+
+
+def _listing_started(state: SplitsState) -> SplitsState:
+    """Forget what is left of a listing that its driver could not end. Nothing of it is assigned."""
+    if state.is_discovery_complete:
+        return state
+    assert state.fresh_from == 0, "a listing is complete before anything of it is assigned"
+    return replace(state, splits=Map(), by_ordinal=Map())
+
+
+def _requested(state: SplitsState, record: Record) -> SplitsState:
+    subtask = _required(record.subtask)
+    reader = state.reader(subtask)
+    if reader.told_no_more is not None:
+        return state  # it crossed the answer, which stands
+    request = Request(
+        sequence=_required(record.sequence), last_barrier=_required(record.last_barrier)
+    )
+    return _with_reader(state, subtask, replace(reader, requests=(*reader.requests, request)))
+
+
+def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
+    subtask, sequence = _required(record.subtask), _required(record.sequence)
+    reader = state.reader(subtask)
+    if isinstance(value, NoMoreSplits):
+        requests = _answered(reader.requests, sequence, len(reader.requests))
+        told = replace(reader, requests=requests, told_no_more=sequence)
+        return _with_reader(state, subtask, told)
+    if not isinstance(value, AddSplits):
+        return state
+    splits, names = state.splits, [one.split_id for one in value.splits]
+    fresh_from, skipped = state.fresh_from, state.skipped
+    for name in names:
+        known = splits[name]
+        assert isinstance(known.place, WithEnumerator), f"split {name!r} is assigned already"
+        place = Assigned(subtask=subtask, sequence=sequence)
+        splits = splits.set(name, replace(known, place=place))
+        if known.ordinal >= fresh_from:
+            skipped = (*skipped, *range(fresh_from, known.ordinal))
+            fresh_from = known.ordinal + 1
+        else:
+            skipped = tuple(one for one in skipped if one != known.ordinal)
+    reader = replace(
+        reader,
+        splits=(*reader.splits, *names),
+        requests=_answered(reader.requests, sequence, len(names)),
+    )
+    state = _with_reader(state, subtask, reader)
+    return replace(state, splits=splits, fresh_from=fresh_from, skipped=skipped)
+
+
+def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
+    """The oldest `count` open requests are answered at `sequence`."""
+    made = []
+    for one in requests:
+        if one.answered is None and count > 0:
+            made.append(replace(one, answered=sequence))
+            count -= 1
+        else:
+            made.append(one)
+    return tuple(made)
+
+
+def _finished(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
+    assert isinstance(value, SplitFinished), "the kind has this payload"
+    split_id = value.split_id
+    known = state.splits.get(split_id)
+    if known is None or not isinstance(known.place, Assigned):
+        return state  # of a reader's own making: it concerns nothing that was assigned
+    if known.place.subtask != record.subtask:
+        return state
+    place = Finished(
+        subtask=known.place.subtask,
+        sequence=known.place.sequence,
+        last_barrier=_required(record.last_barrier),
+        is_kept=record.attributes.get("kept") == "true",
+    )
+    return replace(state, splits=state.splits.set(split_id, replace(known, place=place)))
+
+
+def _completed(state: SplitsState, record: Record) -> SplitsState:
+    """What the checkpoint holds is not undone any more by a local failover: forget how to."""
+    checkpoint_id = _required(record.checkpoint_id)
+    cut = state.cuts.get(checkpoint_id, state.last_cut)
+    readers = state.readers
+    for subtask, reader in _in_order(readers):
+        changed = replace(
+            reader,
+            splits=tuple(
+                name
+                for name in reader.splits
+                if not _is_finished_before(state.splits[name].place, checkpoint_id)
+            ),
+            requests=tuple(
+                one for one in reader.requests if one.answered is None or one.answered > cut
+            ),
+            is_told_in_checkpoint=reader.is_told_in_checkpoint
+            or (reader.told_no_more is not None and reader.told_no_more < cut),
+        )
+        if changed != reader:
+            readers = readers.set(subtask, changed)
+    cuts = state.cuts
+    for older, _ in _in_order(cuts):
+        if older <= checkpoint_id:
+            cuts = cuts.delete(older)
+    return replace(state, readers=readers, cuts=cuts, last_cut=cut)
+
+
+def _is_finished_before(place: Place, checkpoint_id: int) -> bool:
+    return isinstance(place, Finished) and place.last_barrier < checkpoint_id
+
+
+def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
+    """A local failover to n: what was assigned after the cut of n goes back, oldest first (L4)."""
+    subtask, checkpoint_id = _required(record.subtask), _required(record.checkpoint_id)
+    reader = state.reader(subtask)
+    splits, kept, given_back = state.splits, [], []
+    for name in reader.splits:
+        known = splits[name]
+        place = known.place
+        assert not isinstance(place, WithEnumerator), "it is with this subtask"
+        if place.sequence > state.last_cut:
+            if isinstance(place, Finished) and place.is_kept:
+                kept.append(name)
+                continue
+            given_back.append(name)
+            splits = splits.set(name, replace(known, place=WithEnumerator()))
+            continue
+        kept.append(name)
+        if isinstance(place, Finished) and place.last_barrier >= checkpoint_id:
+            # Its end came after the barrier of n: the restored reader has it again.
+            again = Assigned(subtask=subtask, sequence=place.sequence)
+            splits = splits.set(name, replace(known, place=again))
+    reader = replace(
+        reader,
+        attempt_number=None,
+        splits=tuple(kept),
+        requests=_asked_before(reader.requests, checkpoint_id, state.last_cut),
+        told_no_more=None,
+        given_back=tuple(given_back),
+    )
+    state = _with_reader(state, subtask, reader)
+    skipped = sorted((*state.skipped, *(splits[name].ordinal for name in given_back)))
+    return replace(state, splits=splits, skipped=tuple(skipped))
+
+
+def _asked_before(
+    requests: tuple[Request, ...], checkpoint_id: int, cut: int
+) -> tuple[Request, ...]:
+    """The requests that are part of the checkpoint; answers after its cut are undone (D5)."""
+    return tuple(
+        replace(one, answered=None) if one.answered is not None and one.answered > cut else one
+        for one in requests
+        if one.last_barrier < checkpoint_id
+    )
+
+
+def _subtask_completed(state: SplitsState, record: Record) -> SplitsState:
+    """A subtask that has completed is never reset by itself: nothing of it can go back."""
+    subtask = _required(record.subtask)
+    over = replace(
+        state.reader(subtask), attempt_number=None, is_completed=True, splits=(), requests=()
+    )
+    return _with_reader(state, subtask, over)
+
+
+def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
+    """The state is that of the cut of n already: all attempts are gone, all assignments in n."""
+    sequence = _required(record.sequence)
+    if _required(record.checkpoint_id) == NO_CHECKPOINT:
+        return replace(state, last_cut=sequence)
+    readers = state.readers
+    for subtask, reader in _in_order(readers):
+        reset = replace(
+            reader,
+            attempt_number=None,
+            requests=tuple(one for one in reader.requests if one.answered is None),
+            told_no_more=None,
+            is_told_in_checkpoint=reader.is_told_in_checkpoint or reader.told_no_more is not None,
+            given_back=(),
+        )
+        readers = readers.set(subtask, reset)
+    return replace(state, readers=readers, cuts=Map(), last_cut=sequence)
+
+
+SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
+    name="coordlog.splits", version=1, initial=SplitsState(), apply=_apply
+)

@@ -1,0 +1,19 @@
+"""What a source's coordinator notes in the log for itself."""
+
+# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+
+from .payload import Payload, fact
+
+__all__ = ["EnumeratorState", "ListingStarted"]
+
+
+@fact("coordlog.listing_started", version=1)
+class ListingStarted(Payload):
+    """A listing begins; what is left of one that its driver could not end is forgotten."""
+
+
+@fact("coordlog.enumerator_state", version=1)
+class EnumeratorState(Payload):
+    """What an enumerator keeps beside the splits, in its own encoding."""
+
+    content: bytes

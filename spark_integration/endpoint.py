@@ -1,0 +1,564 @@
+"""The driver's endpoint: the connections of its attempts, on an event loop in a thread of its own.
+
+What an attempt sends is handed to the mailbox in order. An attempt that has too much waiting for
+the log is not read until some of it is released; one that does not read what it is sent fails,
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.http11 import Request, Response
+from websockets.sync.client import connect
+
+from coordlog.errors import EnvironmentSetupError
+from coordlog.limits import (
+    CONNECT_TIMEOUT_S,
+    CONNECTION_CLOSE_S,
+    HEARTBEAT_S,
+    LEASE_S,
+    MESSAGE_BYTES_MAX,
+    OUTGOING_BYTES_PER_ATTEMPT_MAX,
+    OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
+    TAKE_OVER_PROBE_S,
+    UNRELEASED_BYTES_PER_ATTEMPT_MAX,
+    UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
+)
+from coordlog.messages import Accepted, DeliverEvent, DownMessage, Register, UpMessage
+from coordlog.outside import Arrivals
+
+from .token import NONCE_BYTES, Token, new_nonce
+from .wire import (
+    ATTEMPT_PATH,
+    DRIVER_PATH,
+    SOCKET_LOGGER,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    ClientHello,
+    DriverHello,
+    Heartbeat,
+    decode,
+    decode_up,
+    encode,
+)
+
+__all__ = ["Endpoint", "endpoint_address", "probe_driver"]
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_ACTIONS_AT_ONCE: Final = 1000
+_MESSAGES_AT_ONCE: Final = 64
+_SMALL_MESSAGE_BYTES: Final = 128
+
+
+def endpoint_address(host: str, port: int) -> str:
+    """The address as records and closures hold it: `ws://10.0.0.7:40123`."""
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+
+
+class _Connection:
+    """One task's connection. Loop only, but for what `lock` guards."""
+
+    def __init__(self, connection_id: int, channel: ServerConnection, register: Register) -> None:
+        self.connection_id, self.channel, self.register = connection_id, channel, register
+        self.lock = threading.Lock()
+        self.outgoing: deque[tuple[DownMessage | None, int]] = deque()
+        """Guarded. None: close the connection."""
+        self.outgoing_bytes = 0
+        """Guarded."""
+        self.is_closing = False
+        """Guarded. Nothing more is queued."""
+        self.wake = asyncio.Event()
+        self.is_heartbeat_due = False
+        self.written = asyncio.Event()
+        """Nothing more will be written."""
+        self.heard_s = 0.0
+        self.is_held = False
+        """It is not read, so that its silence says nothing."""
+        self.resume = asyncio.Event()
+        self.unreleased: deque[int] = deque()
+        self.unreleased_bytes = 0
+        self.is_gone = False
+        self.reason: str | None = None
+        """Why we have ended it."""
+
+    def __str__(self) -> str:
+        one = self.register
+        return (
+            f"subtask={one.subtask} stage_run={one.stage_run} "
+            f"task_attempt_id={one.task_attempt_id} host={one.host} pid={one.pid}"
+        )
+
+    def let_go(self) -> None:
+        """It is gone: nobody waits for it any more."""
+        self.is_gone = True
+        self.resume.set()
+        self.wake.set()
+
+
+class Endpoint:
+    """Implements `Connections`, and tells `Arrivals`. `start` once; `stop` always, last.
+
+    Args:
+        job_id: The job that it answers for.
+        driver_id: The driver.
+        token: Without it nobody is let in.
+        arrivals: Told what comes, on this endpoint's thread.
+        host: What to bind to, and where tasks reach it.
+        port: 0 for any that is free.
+        lease_s: An attempt that is silent for so long has failed.
+        heartbeat_s: How often it is told that the driver lives.
+        unreleased_messages_max: An attempt that has so many waiting for the log is not read.
+        unreleased_bytes_max: The same in bytes.
+        outgoing_messages_max: An attempt for which more are queued fails.
+        outgoing_bytes_max: The same in bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        driver_id: str,
+        token: Token,
+        arrivals: Arrivals,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        lease_s: float = LEASE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        unreleased_messages_max: int = UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
+        unreleased_bytes_max: int = UNRELEASED_BYTES_PER_ATTEMPT_MAX,
+        outgoing_messages_max: int = OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
+        outgoing_bytes_max: int = OUTGOING_BYTES_PER_ATTEMPT_MAX,
+    ) -> None:
+        self._job_id, self._driver_id, self._token = job_id, driver_id, token
+        self._arrivals, self._host, self._port = arrivals, host, port
+        self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
+        self._unreleased_messages_max = unreleased_messages_max
+        self._unreleased_bytes_max = unreleased_bytes_max
+        self._outgoing_messages_max = outgoing_messages_max
+        self._outgoing_bytes_max = outgoing_bytes_max
+        self._ids = itertools.count(1)
+        self._connections: dict[int, _Connection] = {}
+        self._actions: deque[Callable[[], None]] = deque()
+        self._is_posted = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._is_stopped = False
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="coordlog-endpoint", daemon=True)
+        self.address = ""
+        """After `start`."""
+
+    # --- life -------------------------------------------------------------------------------------
+    def start(self) -> str:
+        """Listen; the address.
+
+        Raises:
+            EnvironmentSetupError: It cannot be bound.
+        """
+        try:
+            # One address only: with port 0, each address of a name would get a port of its own.
+            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+        except OSError as error:
+            raise EnvironmentSetupError(
+                f"the driver cannot listen at {self._host!r}: {error}",
+                "set spark.driver.host to an address of this machine that executors reach",
+            ) from error
+        self.address = endpoint_address(self._host, self._socket.getsockname()[1])
+        self._thread.start()
+        _log.info("job=%s the endpoint listens at %s", self._job_id, self.address)
+        return self.address
+
+    def stop(self) -> None:
+        """End each connection after what was sent, within a bound, and the thread. Again: nothing.
+
+        `connection_lost` may follow until it returns, and not after.
+        """
+        if self._is_stopped or self._thread.ident is None:
+            return
+        self._is_stopped = True
+        self._post(self._stopping.set)
+        self._thread.join()
+        assert self._socket is not None, "started"
+        self._socket.close()
+
+    # --- Connections ------------------------------------------------------------------------------
+    def send(self, connection_id: int, message: DownMessage) -> None:
+        """See `Connections`."""
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            return
+        size = _estimate(message)
+        with connection.lock:
+            if connection.is_closing:
+                return
+            connection.outgoing.append((message, size))
+            connection.outgoing_bytes += size
+            count, size = len(connection.outgoing), connection.outgoing_bytes
+            is_full = count > self._outgoing_messages_max or size > self._outgoing_bytes_max
+            connection.is_closing = is_full
+        if is_full:
+            reason = (
+                f"it reads too slowly: {count} messages ({size} bytes) wait for it; the limits are "
+                f"{self._outgoing_messages_max} and {self._outgoing_bytes_max}"
+            )
+            self._post(functools.partial(self._cut, connection, reason))
+        else:
+            self._post(connection.wake.set)
+
+    def close(self, connection_id: int) -> None:
+        """See `Connections`."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            self._queue_close(connection)
+
+    def _queue_close(self, connection: _Connection) -> None:
+        with connection.lock:
+            if connection.is_closing:
+                return
+            connection.is_closing = True
+            connection.outgoing.append((None, 0))
+        self._post(connection.wake.set)
+
+    def released(self, connection_id: int, message_count: int) -> None:
+        """See `Connections`."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            self._post(functools.partial(self._release, connection, message_count))
+
+    # --- the loop's thread ------------------------------------------------------------------------
+    def _post(self, action: Callable[[], None]) -> None:
+        """Do `action` on the loop; any thread. One wake-up serves all that comes before it."""
+        self._actions.append(action)
+        loop = self._loop
+        if loop is None or self._is_posted:
+            return
+        self._is_posted = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._act)
+
+    def _act(self) -> None:
+        # Before the first look: what is appended after the last one finds it False, and posts.
+        self._is_posted = False
+        for _ in range(_ACTIONS_AT_ONCE):
+            if not self._actions:
+                return
+            self._actions.popleft()()
+        self._post(_nothing)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # the thread's edge: what ends it ends all connections, and is told
+            _log.exception("job=%s the endpoint ends", self._job_id)
+
+    async def _serve(self) -> None:
+        server = await serve(
+            self._handle,
+            sock=self._socket,
+            process_request=self._admit,
+            compression=None,
+            max_size=MESSAGE_BYTES_MAX,
+            open_timeout=CONNECT_TIMEOUT_S,
+            close_timeout=CONNECTION_CLOSE_S,
+            # Our heartbeats do this: the library's pings would end a connection that we hold.
+            ping_interval=None,
+            server_header=None,
+            logger=SOCKET_LOGGER,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._act()
+        watching = asyncio.create_task(self._watch())
+        await self._stopping.wait()
+        watching.cancel()
+        await self._shut(server)
+
+    async def _shut(self, server: Server) -> None:
+        """What was sent before leaves; then all connections end. Within two close timeouts."""
+        connections = list(self._connections.values())
+        for one in connections:
+            self._queue_close(one)
+        self._act()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECTION_CLOSE_S):
+                for one in connections:
+                    await one.written.wait()
+        for one in list(self._connections.values()):
+            self._cut(one, "the driver ends")
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECTION_CLOSE_S):
+                await server.wait_closed()
+
+    # --- handshake --------------------------------------------------------------------------------
+    def _admit(self, channel: ServerConnection, request: Request) -> Response | None:
+        """Refuse whoever is of another version, or brings no token."""
+        path = urlsplit(request.path).path
+        if path not in (ATTEMPT_PATH, DRIVER_PATH):
+            return channel.respond(404, f"{path}: there is no such thing here\n")
+        version = request.headers.get(VERSION_HEADER)
+        if version != str(WIRE_VERSION):
+            _log.warning(
+                "job=%s refused %s: it speaks wire version %.20s, this driver %d",
+                *(self._job_id, _peer(channel), version, WIRE_VERSION),
+            )
+            return channel.respond(
+                426,
+                f"this driver speaks wire version {WIRE_VERSION}, the client {version!r:.20}: "
+                "run one version of coordlog on all machines\n",
+            )
+        if path == ATTEMPT_PATH and not self._token.is_in(request.headers.get("Authorization")):
+            _log.warning("job=%s refused %s: wrong token", self._job_id, _peer(channel))
+            return channel.respond(401, f"not the token of job {self._job_id}'s driver\n")
+        return None
+
+    async def _handle(self, channel: ServerConnection) -> None:
+        assert channel.request is not None, "the handshake is over"
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                first = decode(_bytes(await channel.recv()))
+        except (TimeoutError, ValueError) as error:
+            _log.warning("job=%s refused %s: %s", self._job_id, _peer(channel), error)
+            channel.transport.abort()
+            return
+        except ConnectionClosed:
+            return
+        if urlsplit(channel.request.path).path == DRIVER_PATH:
+            await self._prove(channel, first)
+        elif isinstance(first, Register):
+            await self._serve_attempt(channel, first)
+        else:
+            _log.warning("job=%s refused %s: it does not register", self._job_id, _peer(channel))
+            channel.transport.abort()
+
+    async def _prove(self, channel: ServerConnection, hello: object) -> None:
+        """Answer a challenge (DESIGN.md, section 5): who holds the token can tell that we live."""
+        if not isinstance(hello, ClientHello) or len(hello.nonce) != NONCE_BYTES:
+            channel.transport.abort()
+            return
+        proof = self._token.prove(hello.nonce, job_id=self._job_id, driver_id=self._driver_id)
+        answer = DriverHello(job_id=self._job_id, driver_id=self._driver_id, proof=proof)
+        with contextlib.suppress(ConnectionClosed):
+            await channel.send(encode(answer))
+
+    # --- one attempt ------------------------------------------------------------------------------
+    async def _serve_attempt(self, channel: ServerConnection, register: Register) -> None:
+        connection = _Connection(next(self._ids), channel, register)
+        connection.heard_s = asyncio.get_running_loop().time()
+        self._connections[connection.connection_id] = connection
+        _log.info("job=%s connected: %s", self._job_id, connection)
+        writing = asyncio.create_task(self._write(connection))
+        closing = asyncio.create_task(channel.wait_closed())
+        closing.add_done_callback(lambda _done: connection.let_go())
+        lost = "the driver ends"
+        try:
+            await self._take(connection, register, len(encode(register)))
+            lost = await self._read(connection)
+        finally:
+            del self._connections[connection.connection_id]
+            writing.cancel()
+            closing.cancel()
+            connection.written.set()
+            reason = connection.reason or lost
+            _log.info("job=%s lost: %s: %s", self._job_id, connection, reason)
+            self._arrivals.connection_lost(connection.connection_id, reason)
+
+    async def _read(self, connection: _Connection) -> str:
+        """Hand over what comes, until nothing comes any more; why."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                data = _bytes(await connection.channel.recv())
+                connection.heard_s = loop.time()
+                message = decode_up(data)
+                if isinstance(message, Register):
+                    raise ValueError("a connection registers once")  # noqa: TRY004, TRY301, as `decode`
+            except ConnectionClosed as closed:
+                return _why_closed(closed)
+            except ValueError as error:
+                self._cut(connection, f"it said what it must not: {error}")
+                return "cut"
+            if not isinstance(message, Heartbeat):
+                await self._take(connection, message, len(data))
+
+    async def _take(self, connection: _Connection, message: UpMessage, size: int) -> None:
+        """Hand over a message; return when the next one may be read (clause D2)."""
+        connection.unreleased.append(size)
+        connection.unreleased_bytes += size
+        self._arrivals.arrived(connection.connection_id, message)
+        while self._is_full(connection) and not connection.is_gone:
+            connection.is_held = True
+            connection.resume.clear()
+            await connection.resume.wait()
+        if connection.is_held:
+            connection.is_held = False
+            connection.heard_s = asyncio.get_running_loop().time()
+
+    def _is_full(self, connection: _Connection) -> bool:
+        return (
+            len(connection.unreleased) >= self._unreleased_messages_max
+            or connection.unreleased_bytes >= self._unreleased_bytes_max
+        )
+
+    def _release(self, connection: _Connection, message_count: int) -> None:
+        for _ in range(min(message_count, len(connection.unreleased))):
+            connection.unreleased_bytes -= connection.unreleased.popleft()
+        if connection.is_held and not self._is_full(connection):
+            connection.resume.set()
+
+    async def _write(self, connection: _Connection) -> None:
+        """Send what is queued, in order, until the connection is to be closed or is gone."""
+        written = 0
+        try:
+            while True:
+                if connection.is_heartbeat_due:
+                    connection.is_heartbeat_due = False
+                    await connection.channel.send(encode(Heartbeat()))
+                with connection.lock:
+                    message, size = (
+                        connection.outgoing.popleft() if connection.outgoing else (None, -1)
+                    )
+                    connection.outgoing_bytes -= max(size, 0)
+                if message is not None:
+                    await connection.channel.send(encode(message))
+                    written += 1
+                    if written % _MESSAGES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                elif size == 0:
+                    await connection.channel.close()
+                    return
+                else:
+                    await connection.wake.wait()
+                    connection.wake.clear()
+        except ConnectionClosed:
+            return
+        except ValueError as error:
+            self._cut(connection, f"what was to be sent to it cannot be: {error}")
+        finally:
+            connection.written.set()
+
+    def _cut(self, connection: _Connection, reason: str) -> None:
+        """End a connection at once; what is queued is dropped."""
+        if connection.reason is None:
+            connection.reason = reason
+        with connection.lock:
+            connection.is_closing = True
+        connection.let_go()
+        connection.channel.transport.abort()
+
+    # --- leases -----------------------------------------------------------------------------------
+    async def _watch(self) -> None:
+        """Say that the driver lives, and end the connections of attempts that say nothing."""
+        loop = asyncio.get_running_loop()
+        looked_s = loop.time()
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            now = loop.time()
+            # This process stood still (a signal, a native call that kept the interpreter): what the
+            # attempts said meanwhile waits to be read, and their silence says nothing.
+            is_late = now - looked_s > self._heartbeat_s + self._lease_s / 2
+            looked_s = now
+            for connection in list(self._connections.values()):
+                if is_late:
+                    connection.heard_s = now
+                silent_s = now - connection.heard_s
+                if silent_s > self._lease_s and not connection.is_held:
+                    self._cut(
+                        connection,
+                        f"nothing was heard of it for {silent_s:.1f} s; its lease is "
+                        f"{self._lease_s:g} s",
+                    )
+                    continue
+                connection.is_heartbeat_due = True
+                connection.wake.set()
+
+
+def probe_driver(
+    endpoint: str,
+    *,
+    job_id: str,
+    driver_id: str,
+    token: Token,
+    timeout_s: float = TAKE_OVER_PROBE_S,
+) -> bool:
+    """Whether this very driver of this job lives at `endpoint`, and proves it by the token.
+
+    False for anything else that is or is not there. Nothing of the token is shown to it.
+    """
+    deadline = time.monotonic() + timeout_s
+    nonce = new_nonce()
+    try:
+        with connect(
+            endpoint + DRIVER_PATH,
+            additional_headers={VERSION_HEADER: str(WIRE_VERSION)},
+            proxy=None,
+            compression=None,
+            open_timeout=timeout_s,
+            ping_interval=None,
+            close_timeout=0.1,
+            max_size=MESSAGE_BYTES_MAX,
+            logger=SOCKET_LOGGER,
+        ) as channel:
+            channel.send(encode(ClientHello(nonce=nonce)))
+            answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))
+    except (OSError, WebSocketException, ValueError) as error:
+        _log.info("job=%s no driver answers at %s: %s", job_id, endpoint, error)
+        return False
+    return (
+        isinstance(answer, DriverHello)
+        and (answer.job_id, answer.driver_id) == (job_id, driver_id)
+        and token.is_proof(answer.proof, nonce, job_id=job_id, driver_id=driver_id)
+    )
+
+
+def _bytes(data: str | bytes) -> bytes:
+    if isinstance(data, str):
+        raise ValueError("a text, where messages are binary")  # noqa: TRY004, of what was received
+    return data
+
+
+def _estimate(message: DownMessage) -> int:
+    """About how many bytes it will be."""
+    if isinstance(message, DeliverEvent):
+        return _SMALL_MESSAGE_BYTES + len(message.payload)
+    if isinstance(message, Accepted):
+        return _SMALL_MESSAGE_BYTES + sum(len(one.state or b"") for one in message.states)
+    return _SMALL_MESSAGE_BYTES
+
+
+def _peer(channel: ServerConnection) -> str:
+    address = channel.remote_address
+    return f"{address[0]}:{address[1]}" if address else "somebody who has gone"
+
+
+def _why_closed(closed: ConnectionClosed) -> str:
+    """Why nothing comes any more, for the record."""
+    if closed.rcvd is not None and closed.rcvd_then_sent is not False:
+        return f"its task has closed it{_told(closed.rcvd.reason)}"
+    if closed.sent is not None:
+        return f"the driver has closed it{_told(closed.sent.reason)}"
+    return "it broke: its process has ended, or the network"
+
+
+def _told(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _nothing() -> None:
+    """To be called again."""

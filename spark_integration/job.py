@@ -1,0 +1,248 @@
+"""`Job`: a chain on a Spark session, with its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from coordlog.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.driver import DriverOptions, JobDriver, JobResult
+from coordlog.errors import OptionError, UsageError
+from coordlog.limits import (
+    CHECKPOINT_TIMEOUT_S,
+    LOG_TIMEOUT_S,
+    REGISTRATION_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+)
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log
+from coordlog.restore import Restored
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Record
+
+from .surroundings import SparkSurroundings
+from .transform import TransformFunction, transform_spec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Job", "Operators", "check_job_id"]
+
+_JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+
+
+@runtime_checkable
+class _SourceLike(Protocol):
+    def spec(self, operator_id: str = "source") -> SourceSpec: ...
+
+
+@runtime_checkable
+class _OperatorLike(Protocol):
+    def spec(self, operator_id: str = "sink") -> OperatorSpec: ...
+
+
+Operators = Sequence[SourceSpec | OperatorSpec | _SourceLike | _OperatorLike]
+
+
+class Job:
+    """One logical pipeline with its log. `run` once, or `start` and then `wait`.
+
+    Args:
+        job_id: Outlives drivers; `[a-z0-9][a-z0-9-]{0,99}`.
+        log: The job's, and no other's.
+        source: What is read; short for the first of `operators`.
+        transform: What each batch becomes.
+        sink: Where it goes.
+        operators: Instead of these three: a source first, then operators, each with the provider of its coordinator.
+        parallelism: How many subtasks; as many free slots are needed.
+        checkpoint_interval_s: Seconds between checkpoints, in streaming.
+        batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
+        restore: `rollback` or `resume`; by default what the mode says.
+        take_over: Take a live driver's place.
+        restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
+        restart_window_s: Seconds.
+        checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
+        registration_timeout_s: How long a subtask may be without an attempt.
+        log_timeout_s: How long the job waits for its log before it ends.
+        on_restored: Told how the job goes on, before it does.
+        on_progress: While the history is folded: the offset reached, and the high watermark.
+        on_waiting: While the log does not answer: seconds waited, the last error.
+        on_released: Called on the mailbox with each turn's records once they count; must not block.
+
+    Raises:
+        OptionError: An option is out of range.
+        PayloadTypeError: A payload type has no name, or stands twice.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        log: Log,
+        source: SourceSpec | _SourceLike | None = None,
+        transform: TransformFunction | None = None,
+        sink: OperatorSpec | _OperatorLike | None = None,
+        operators: Operators | None = None,
+        parallelism: int = 4,
+        checkpoint_interval_s: float = 10.0,
+        batch: bool = False,
+        restore: str | None = None,
+        take_over: bool = False,
+        restarts_max: int | None = None,
+        restart_window_s: float | None = None,
+        checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
+        registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
+        log_timeout_s: float = LOG_TIMEOUT_S,
+        on_restored: Callable[[Restored], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+        on_waiting: Callable[[float, str], None] | None = None,
+        on_released: Callable[[Sequence[Record]], None] | None = None,
+    ) -> None:
+        check_job_id(job_id)
+        _check_range("parallelism", parallelism, 1, 4096)
+        _check_range("checkpoint_interval_s", checkpoint_interval_s, 0.01, 86_400)
+        _check_range("checkpoint_timeout_s", checkpoint_timeout_s, 0.1, 86_400)
+        _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
+        _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
+        if restart_window_s is not None:
+            _check_range("restart_window_s", restart_window_s, 1, 86_400)
+        if restarts_max is not None:
+            _check_range("restarts_max", restarts_max, 0, 1000)
+        if restore not in (None, "rollback", "resume"):
+            raise OptionError("restore", restore, "'rollback' or 'resume'")
+        self.job_id, self.log, self.parallelism = job_id, log, parallelism
+        self.is_batch = batch
+        self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
+        self.chain = _chain(source, transform, sink, operators)
+        patience = Patience(log_timeout_s=log_timeout_s)
+        if on_waiting is not None:
+            patience = Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
+        self._options = DriverOptions(
+            job_id=job_id,
+            parallelism=parallelism,
+            is_batch=batch,
+            restore=restore,
+            is_take_over=take_over,
+            restarts_max=restarts_max,
+            restart_window_s=restart_window_s,
+            runtime=RuntimeOptions(
+                checkpoint_interval_s=None if batch else checkpoint_interval_s,
+                checkpoint_timeout_s=checkpoint_timeout_s,
+                registration_timeout_s=registration_timeout_s,
+            ),
+            patience=patience,
+        )
+        self._on_restored, self._on_progress = on_restored, on_progress
+        self._on_released = on_released
+        self._driver: JobDriver | None = None
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Run to the end. Ctrl-C stops it, with a checkpoint in streaming, and is raised again.
+
+        Raises:
+            JobFailedError: The job has ended as failed.
+            RestoreError: Refused, before anything was appended.
+            DriverAliveError: A live driver holds the job.
+            FencedError: Another driver has taken over.
+            LogError: The log.
+            EnvironmentSetupError: Too few slots, a Spark that cannot run it.
+        """
+        self.start(spark)
+        try:
+            while True:
+                result = self.wait(0.5)
+                if result is not None:
+                    return result
+        except KeyboardInterrupt:
+            self.stop(with_checkpoint=not self.is_batch)
+            self.wait()
+            raise
+
+    def start(self, spark: SparkSession) -> None:
+        """Restore and begin; returns once the driver runs. Raises as `run`."""
+        if self._driver is not None:
+            raise UsageError(f"job {self.job_id}: this object has been started before; make a new one")
+        for one in self._sinks:
+            one.prepare(self.job_id)  # type: ignore[union-attr]
+        surroundings = SparkSurroundings(
+            spark, chain=self.chain, job_id=self.job_id, parallelism=self.parallelism
+        )
+        driver = JobDriver(
+            chain=self.chain,
+            log=self.log,
+            options=surroundings.with_versions(self._options),
+            surroundings=surroundings,
+            on_restored=self._on_restored,
+            on_progress=self._on_progress,
+            on_released=self._on_released,
+        )
+        driver.start()
+        self._driver = driver
+
+    def wait(self, timeout_s: float | None = None) -> JobResult | None:
+        """Wait for the end; None where it has not come within `timeout_s`. Raises as `run`."""
+        return self._started().wait(timeout_s)
+
+    def trigger_checkpoint(self) -> None:
+        """Ask for a checkpoint now. Any thread."""
+        self._started().trigger_checkpoint()
+
+    def stop(self, *, with_checkpoint: bool = True, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the driver, after a checkpoint and its commits where asked for; `wait` then returns. Any thread."""
+        self._started().stop(with_checkpoint=with_checkpoint, timeout_s=timeout_s)
+
+    def _started(self) -> JobDriver:
+        if self._driver is None:
+            raise UsageError(f"job {self.job_id} has not been started")
+        return self._driver
+
+
+def check_job_id(job_id: str) -> None:
+    """Raise OptionError where this is no job id."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise OptionError(
+            "job_id",
+            job_id,
+            "lower-case letters, digits and hyphens, beginning with a letter or digit, "
+            "at most 100 characters",
+        )
+
+
+def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
+
+
+def _chain(
+    source: SourceSpec | _SourceLike | None,
+    transform: TransformFunction | None,
+    sink: OperatorSpec | _OperatorLike | None,
+    operators: Operators | None,
+) -> Chain:
+    if operators is not None:
+        if source is not None or transform is not None or sink is not None:
+            raise OptionError(
+                "operators", "given", "alone: `source`, `transform` and `sink` are short for it"
+            )
+        links: list[object] = list(operators)
+    else:
+        if source is None:
+            raise OptionError("source", None, "given: a `FileSource`, or a `SourceSpec`")
+        links = [source]
+        if transform is not None:
+            links.append(transform_spec(transform))
+        if sink is not None:
+            links.append(sink)
+    if not links:
+        raise OptionError("operators", "empty", "a source and a chain of operators")
+    specs = [one.spec() if hasattr(one, "spec") else one for one in links]
+    first, rest = specs[0], specs[1:]
+    if not isinstance(first, SourceSpec):
+        raise OptionError("the first operator", type(first).__name__, "a source")
+    followers: list[OperatorSpec] = []
+    for one in rest:
+        if not isinstance(one, OperatorSpec):
+            raise OptionError("an operator", type(one).__name__, "an `OperatorSpec`, or a sink")
+        followers.append(one)
+    return Chain(source=first, operators=followers)

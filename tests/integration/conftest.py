@@ -1,0 +1,7 @@
+"""What the integration tests share."""
+
+from __future__ import annotations
+
+from brokers import broker
+
+__all__ = ["broker"]
