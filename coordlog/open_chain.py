@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -287,7 +287,7 @@ class OpenChain:
         *,
         event_id: int | None = None,
         is_reading: bool = False,
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """Tell the attempt where a call raises."""
         try:
             yield
@@ -355,10 +355,14 @@ def _operator(link: _Link) -> Operator:
 def _collect(link: _Link, taken: Snapshot, into: AttemptSnapshot) -> None:
     """Add what a link handed over; what is no bytes is refused while the link can be named."""
     if taken.state is not None:
-        if not isinstance(taken.state, bytes):
-            raise UsageError(f"its state is {type(taken.state).__name__}, not bytes")
-        into.states.append(OperatorState(operator_id=link.operator_id, state=taken.state))
-    for content in taken.committables:
-        if not isinstance(content, bytes):
-            raise UsageError(f"a committable is {type(content).__name__}, not bytes")
+        state = _bytes("its state", taken.state)
+        into.states.append(OperatorState(operator_id=link.operator_id, state=state))
+    for one in taken.committables:
+        content = _bytes("a committable", one)
         into.committables.append(Committable(operator_id=link.operator_id, content=content))
+
+
+def _bytes(what: str, value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise UsageError(f"{what} is {type(value).__name__}, not bytes")
+    return value

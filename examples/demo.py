@@ -2,9 +2,9 @@
 
     python examples/demo.py [--keep FOLDER] [--seconds-per-row S]
 
-Part 1 streams: a Python worker is killed after the second completed checkpoint, the driver after the
-fourth; it starts again and rolls back. Part 2 is batch: the driver is killed after 60 finished files
-and resumes. When to kill is decided by the history in the Kafka topic, not by a clock.
+Part 1 streams: a Python worker is killed after the second completed checkpoint, the driver after
+the fourth; it starts again and rolls back. Part 2 is batch: the driver is killed after 60 finished
+files and resumes. When to kill is decided by the history in the Kafka topic, not by a clock.
 
 What comes out is compared with a count made straight from the source by other means. Who did what,
 and whose work was thrown away, is read from the topic, by a fold in Python and by Spark SQL through
@@ -131,7 +131,10 @@ def main() -> int:
         parts.append(part)
         run_part("Part 2: batch; the driver is killed", setting, part, batch)
         compare_with_sql(setting, parts)
-        return conclude(parts, began_s, ready_s)
+        status = conclude(parts, began_s, ready_s)
+        if options.keep is not None:
+            say(f"kept: {folder}, and the histories: coordlog history {parts[0].job_id}")
+        return status
     finally:
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)

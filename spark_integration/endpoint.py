@@ -265,7 +265,7 @@ class Endpoint:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception:  # the thread's edge: what ends it ends all connections, and is told
+        except Exception:  # noqa: BLE001, the thread's edge: it ends all connections, and is told
             _log.exception("job=%s the endpoint ends", self._job_id)
 
     async def _serve(self) -> None:

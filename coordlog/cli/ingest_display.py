@@ -27,6 +27,14 @@ _BAR_COLUMNS: Final = 40
 _WIDE: Final = 10_000
 
 
+class _PatientConsole(Console):
+    """Goes on, silently, when its reader has gone: the job does not depend on who watches it."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more; rich would end the process."""
+        self.quiet = True
+
+
 class Display:
     """Lines, and below them what is under way. `say` from any thread; a context manager.
 
@@ -43,7 +51,7 @@ class Display:
         *,
         is_terminal: bool | None = None,
     ) -> None:
-        self._console = Console(
+        self._console = _PatientConsole(
             file=output,
             highlight=False,
             markup=False,

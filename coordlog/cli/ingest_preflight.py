@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from coordlog.errors import RestoreError
+from coordlog.errors import DriverAliveError, RestoreError
 from coordlog.log.kafka import KafkaLog, Security, list_jobs
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.progress import JobEnd, ProgressFold
@@ -15,7 +15,9 @@ from coordlog.projections.state import JobState
 from coordlog.restore import check_fits, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.spark_integration.endpoint import probe_driver
 from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.token import find_token
 
 from .ingest_options import IngestParts
 
@@ -92,7 +94,16 @@ def look(
 
 
 def _refuse_live_driver(job_id: str, state: JobState) -> None:
-    """As the driver itself does before it takes over, some seconds of Spark's start earlier."""
+    """As the driver itself does before it takes over, the seconds of Spark's start earlier.
+
+    Raises:
+        DriverAliveError: It lives, and proves it.
+    """
+    endpoint, token = state.launch.get("endpoint"), find_token(job_id)
+    if not endpoint or token is None:
+        return
+    if probe_driver(endpoint, job_id=job_id, driver_id=state.driver_id, token=token):
+        raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 
 def _check_source(job_id: str, fold: ProgressFold, source_path: str) -> None:

@@ -165,7 +165,7 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
             f"in {around.seconds:.1f} s"
         ),
         f"  splits       {progress.splits_finished:,} of {progress.splits_known:,} finished"
-        + (f", {again:,} finished ones had to be read again" if again else ""),
+        + (f", {again:,} read again after that" if again else ""),
     ]
     if not progress.is_batch:
         last = progress.last_checkpoint

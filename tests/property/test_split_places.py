@@ -5,6 +5,9 @@ state that a checkpoint restores. What the projection says is held against a twi
 whole history again, with plain lists and copies.
 """
 
+# What the fakes' methods do is their contract's to say.
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import copy
@@ -279,9 +282,9 @@ def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
             ]
             twin.assigned = [entry for entry in twin.assigned if entry not in lost]
             for _, of, name in [*twin.assigned, *lost]:
-                if of == subtask and name in twin.ended and twin.ended[name][0] >= n:
-                    if not twin.ended[name][1]:
-                        del twin.ended[name]
+                ended, is_kept = twin.ended.get(name, (n - 1, False))
+                if of == subtask and ended >= n and not is_kept:
+                    del twin.ended[name]
     return twin
 
 

@@ -1,0 +1,101 @@
+"""What runs a job's attempts on Spark: the endpoint, the token, and the stage; made for one driver."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordlog.chain import Chain
+from coordlog.driver import DriverOptions
+from coordlog.mailbox import Mailbox
+from coordlog.outside import Connections, Stage
+from coordlog.projections.state import JobState
+
+from .endpoint import Endpoint, probe_driver
+from .stage import SparkStage, check_slots, endpoint_host
+from .token import Token, find_token, write_token
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkSurroundings"]
+
+_log = logging.getLogger(__name__)
+
+
+class SparkSurroundings:
+    """`Surroundings` on a Spark session.
+
+    Raises:
+        EnvironmentSetupError: The session has fewer slots than subtasks.
+    """
+
+    def __init__(
+        self, spark: SparkSession, *, chain: Chain, job_id: str, parallelism: int
+    ) -> None:
+        check_slots(spark, parallelism)
+        self._spark, self._chain = spark, chain
+        self._job_id, self._parallelism = job_id, parallelism
+        self._endpoint: Endpoint | None = None
+        self._stage: SparkStage | None = None
+
+    def with_versions(self, options: DriverOptions) -> DriverOptions:
+        """The options, with what `EPOCH_STARTED` says of Spark."""
+        versions = {**options.versions, "pyspark_version": self._spark.version}
+        return replace(options, versions=versions)
+
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        """See `Surroundings`."""
+        token = Token.new()
+        endpoint = Endpoint(
+            job_id=self._job_id,
+            driver_id=driver_id,
+            token=token,
+            arrivals=mailbox,
+            host=endpoint_host(self._spark),
+        )
+        self._endpoint = endpoint
+        address = endpoint.start()
+        # The driver that wrote the last one is known to be gone, or is to be: who asks it needs its token no more.
+        write_token(self._job_id, token)
+        self._stage = SparkStage(
+            self._spark,
+            chain=self._chain,
+            job_id=self._job_id,
+            driver_id=driver_id,
+            parallelism=self._parallelism,
+            endpoint=address,
+            token=token,
+            events=mailbox,
+        )
+        return address
+
+    def connections(self) -> Connections:
+        """See `Surroundings`."""
+        assert self._endpoint is not None, "begun"
+        return self._endpoint
+
+    def stage(self) -> Stage:
+        """See `Surroundings`."""
+        assert self._stage is not None, "begun"
+        return self._stage
+
+    def is_driver_alive(self, state: JobState) -> bool:
+        """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
+        endpoint = state.launch.get("endpoint")
+        token = find_token(self._job_id)
+        if not endpoint or token is None:
+            return False
+        return probe_driver(
+            endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token
+        )
+
+    def end(self) -> None:
+        """See `Surroundings`."""
+        try:
+            if self._stage is not None:
+                self._stage.end()
+        finally:
+            if self._endpoint is not None:
+                self._endpoint.stop()

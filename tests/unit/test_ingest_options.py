@@ -1,0 +1,181 @@
+"""What `coordlog ingest` refuses before anything is started."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark import cloudpickle
+
+from coordlog.cli.ingest_options import (
+    IngestOptions,
+    OptionsError,
+    default_job_id,
+    parts_of,
+)
+from coordlog.cli.ingest_transform import load_transform
+from coordlog.cli.main import main
+from coordlog.errors import OptionError
+
+BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
+
+
+def test_good_options_make_a_chain_of_three_operators(tmp_path: Path) -> None:
+    transform = tmp_path / "keep.py"
+    transform.write_text("def keep(batch):\n    return batch\n", encoding="utf-8")
+
+    parts = parts_of(
+        IngestOptions(source="in", destination=str(tmp_path / "out"), transform=f"{transform}:keep")
+    )
+
+    links = parts.chain().links
+    assert [link.operator_id for link in links] == ["source", "transform", "sink"]
+    assert not parts.chain().keeps_state_across_splits
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    options = IngestOptions(
+        source="in",
+        destination="s3://bucket/out",
+        parallelism=0,
+        checkpoint_interval_s=-1,
+        log_timeout_s=0,
+        job_id="No Job",
+        encoding="latin-99",
+        transform="nothing",
+    )
+
+    with pytest.raises(OptionsError) as caught:
+        parts_of(options)
+
+    said = str(caught.value).splitlines()
+    assert said[0] == "7 options:"
+    assert [line.strip().split(" ")[0] for line in said[1:]] == [
+        "--parallelism",
+        "--checkpoint-interval",
+        "--log-timeout",
+        "job_id",
+        "encoding",
+        "s3://:",
+        "--transform",
+    ]
+    assert "--parallelism is 0; it must be 1 to 4096" in said[1]
+
+
+def test_one_wrong_option_is_a_message_of_one_line() -> None:
+    with pytest.raises(OptionsError) as caught:
+        parts_of(IngestOptions(source="in", destination="out", parallelism=5_000))
+
+    assert str(caught.value) == "--parallelism is 5000; it must be 1 to 4096"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e9])
+def test_an_interval_that_is_no_time_is_refused(value: float) -> None:
+    with pytest.raises(OptionsError, match="--checkpoint-interval"):
+        parts_of(IngestOptions(source="in", destination="out", checkpoint_interval_s=value))
+
+
+def test_options_of_csv_are_refused_for_parquet() -> None:
+    options = IngestOptions(
+        source="in", destination="out", file_format="parquet", null_values=("NA",), delimiter=";"
+    )
+
+    with pytest.raises(OptionsError) as caught:
+        parts_of(options)
+
+    assert caught.value.problems == (
+        "--null-value is given; it is for --format csv",
+        "--delimiter is given; it is for --format csv",
+    )
+
+
+def test_a_command_with_a_wrong_option_ends_with_status_2_and_one_message() -> None:
+    done = CliRunner().invoke(main, ["ingest", "in", "out", "--parallelism", "0"])
+
+    assert done.exit_code == 2
+    assert done.stderr == "error: --parallelism is 0; it must be 1 to 4096\n"
+    assert done.stdout == ""
+
+
+def test_a_destination_has_the_same_job_each_time_and_another_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = default_job_id("out/Flights 2013")
+
+    assert one.startswith("ingest-flights-2013-")
+    assert one == default_job_id(str(tmp_path / "out" / "Flights 2013") + "/")
+    assert one != default_job_id("elsewhere/Flights 2013")
+
+
+@pytest.mark.parametrize("destination", ["/", "/data/é/ü", "/data/" + "x" * 300])
+def test_every_destination_has_a_job_id_that_is_one(destination: str) -> None:
+    parts = parts_of(IngestOptions(source="in", destination=destination))
+
+    assert parts.job_id == default_job_id(destination)
+    assert len(parts.job_id) <= 100
+
+
+def test_a_transform_of_a_file_travels_with_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "doubling.py"
+    path.write_text(
+        "import pyarrow as pa\n"
+        "import pyarrow.compute as pc\n"
+        "FACTOR = 2\n"
+        "def doubled(batch):\n"
+        "    return pa.RecordBatch.from_arrays([pc.multiply(batch.column(0), FACTOR)], ['a'])\n",
+        encoding="utf-8",
+    )
+    function = load_transform(f"{path}:doubled")
+
+    sent = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    monkeypatch.delitem(sys.modules, function.__module__)
+    travelled = pickle.loads(sent)
+
+    assert travelled(BATCH).column(0).to_pylist() == [2, 4]
+
+
+def test_a_transform_of_a_module_is_looked_for_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_clean_module.py").write_text("def clean(batch):\n    return batch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+
+    function = load_transform("my_clean_module:clean")
+
+    assert function(BATCH) is BATCH
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ("clean", "it must be module:function or file.py:function"),
+        (":clean", "it must be module:function or file.py:function"),
+        ("gone.py:clean", "there is no file gone.py"),
+        ("no_such_module_here:clean", "No module named 'no_such_module_here'"),
+        ("os:no_such_function", "'no_such_function' is not in it"),
+        ("os:name", "'name' is not a function"),
+    ],
+)
+def test_a_transform_that_is_not_there_is_named(named: str, problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        load_transform(named)
+
+    assert str(caught.value).startswith(f"--transform is '{named}'")
+    assert problem in str(caught.value)
+
+
+def test_a_transform_whose_file_raises_says_what(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n", encoding="utf-8")
+
+    with pytest.raises(OptionError, match="importing it raised ZeroDivisionError: division by"):
+        load_transform(f"{path}:clean")
