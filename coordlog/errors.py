@@ -380,14 +380,14 @@ class SinkError(CoordlogError):
 
 
 class JobFailedError(CoordlogError):
-    """The job has ended as failed."""
+    """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines."""
 
     def __init__(self, job_id: str, reasons: tuple[str, ...]) -> None:
         super().__init__(job_id, reasons)
         self.job_id, self.reasons = job_id, reasons
 
     def __str__(self) -> str:
-        chain = "; before that: ".join(self.reasons)
+        chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
         return (
             f"job {self.job_id} failed: {chain}. Nothing committed is lost: mend the cause and run "
             "the same command again, it goes on from the last checkpoint"

@@ -830,6 +830,11 @@ class Runtime:
             callback()
 
 
+def _last_line(trace: str) -> str:
+    """What was raised: the end of its traceback."""
+    return trace.strip().rpartition("\n")[2]
+
+
 def _input(subtask: int, attempt_number: int, message: UpMessage) -> Input:
     """The kernel's input for a message of a registered attempt."""
     match message:
@@ -878,7 +883,7 @@ def _input(subtask: int, attempt_number: int, message: UpMessage) -> Input:
                 subtask=subtask,
                 attempt_number=attempt_number,
                 reason=f"{message.callback} of operator {message.operator_id!r} raised "
-                f"{message.reason}",
+                f"{_last_line(message.reason)}\n{message.reason}",
                 operator_id=message.operator_id,
                 split_id=message.split_id,
                 event_id=message.event_id,

@@ -146,7 +146,7 @@ class DriverConnection:
         """Connect.
 
         Raises:
-            AttemptError: The driver cannot be reached, or lets nobody in with this token or version.
+            AttemptError: The driver cannot be reached, or does not take this token or version.
         """
         url = urlsplit(self._endpoint)
         address = (url.hostname or "", url.port or 0)
@@ -205,7 +205,7 @@ class DriverConnection:
         return self._lost
 
     def close(self) -> None:
-        """End the connection after what was sent, within a bound, and the thread. Again: nothing."""
+        """End the connection after what was sent, within a bound, and the thread."""
         if self._thread.ident is not None:
             with self._changed:
                 self._is_closing = True

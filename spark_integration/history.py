@@ -119,19 +119,19 @@ def create_views(
         EnvironmentSetupError: As in `history`.
     """
     rows = history(spark, job_id, bootstrap_servers=bootstrap_servers, kafka_options=kafka_options)
-    _replace_view(spark, prefix, "history", rows)
+    whole = f"{prefix}history"
+    spark.sql(f"UNCACHE TABLE IF EXISTS {whole}")
+    rows.createOrReplaceTempView(whole)
+    spark.sql(f"CACHE LAZY TABLE {whole}")
     for name, query in view_queries(prefix):
-        # Not CREATE VIEW: that keeps the text, and analyses all that is below it at each use.
-        _replace_view(spark, prefix, name, spark.sql(query))
-
-
-def _replace_view(spark: SparkSession, prefix: str, name: str, rows: DataFrame) -> None:
-    view = f"{prefix}{name}"
-    if name in CACHED and spark.catalog.tableExists(view):
-        spark.catalog.uncacheTable(view)
-    rows.createOrReplaceTempView(view)
-    if name in CACHED:
-        spark.catalog.cacheTable(view)
+        view = f"{prefix}{name}"
+        if name in CACHED:
+            spark.sql(f"UNCACHE TABLE IF EXISTS {view}")
+        # By its text: a view of a DataFrame carries the plan of all that is below it, and Spark
+        # takes minutes over ten of them that use each other.
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {query}")
+        if name in CACHED:
+            spark.sql(f"CACHE LAZY TABLE {view}")
 
 
 def _topic(

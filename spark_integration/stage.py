@@ -1,17 +1,29 @@
-"""A job's Spark stage: one long-lived task for each subtask, through the DataFrame API (DESIGN.md, section 11)."""
+"""A job's tasks on a Spark session: one stage of long-lived tasks, a task for each subtask.
+
+Through the DataFrame interface, never in barrier mode: there one failure aborts all. What leaves
+that interface (slots, killing one task) is in a function of its own each, below.
+"""
 
 from __future__ import annotations
 
 import logging
+import queue
 import re
-import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.chain import Chain
 from coordlog.errors import EnvironmentSetupError
-from coordlog.limits import REASON_CHARS_MAX, STAGE_END_TIMEOUT_S
+from coordlog.limits import (
+    HEARTBEAT_S,
+    LEASE_S,
+    REASON_CHARS_MAX,
+    REGISTRATION_TIMEOUT_S,
+    SLOTS_TIMEOUT_S,
+    STAGE_END_TIMEOUT_S,
+)
 from coordlog.outside import StageEvents
 
 from .task import TaskChain, TaskWork, spark_function
@@ -24,63 +36,47 @@ __all__ = ["SparkStage", "check_slots", "endpoint_host"]
 
 _log = logging.getLogger(__name__)
 
-_RETRYING_LOCAL = re.compile(r"local\[[^,\]]+,\s*\d+\]")
+_POLL_S: Final = 0.2
+_END_GRACE_S: Final = 0.5
+_FAILURES_FEW: Final = 100
+_LOCAL: Final = re.compile(r"local(?:\[\s*(?:\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 
 
-def _context(spark: SparkSession) -> Any | None:  # noqa: ANN401, pyspark's, which a Connect session lacks
-    """The session's SparkContext; None where the session is a Spark Connect client."""
-    try:
-        return spark.sparkContext
-    except Exception:  # noqa: BLE001, pyspark raises several types here
-        return None
+class _Run:
+    """One submission of the stage."""
 
+    def __init__(self, stage_run: int, tag: str) -> None:
+        self.stage_run, self.tag = stage_run, tag
+        self.ended = threading.Event()
+        self.cancelled: str | None = None
+        self.thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._is_told = False
 
-def check_slots(spark: SparkSession, parallelism: int) -> None:
-    """Refuse a session whose tasks cannot all run at once: Spark would wait in silence.
-
-    Raises:
-        EnvironmentSetupError: With both numbers.
-    """
-    context = _context(spark)
-    if context is None:
-        return
-    master = str(context.master)
-    if not master.startswith("local[") and master != "local":
-        return
-    slots = 1 if master == "local" else int(context.defaultParallelism)
-    tracker = context.statusTracker()
-    busy = 0
-    for stage_id in tracker.getActiveStageIds():
-        info = tracker.getStageInfo(stage_id)
-        busy += 0 if info is None else int(info.numActiveTasks)
-    if slots - busy < parallelism:
-        raise EnvironmentSetupError(
-            f"the job has {parallelism} subtasks and the Spark session ({master}) {slots} slots, of "
-            f"which {busy} are busy",
-            f"start the session with local[{parallelism + busy},1000], or use parallelism "
-            f"{max(slots - busy, 1)}",
-        )
-    if not _RETRYING_LOCAL.match(master):
-        _log.warning(
-            "the Spark session's master is %s, which retries no task: the first failure of a task "
-            "restarts all of them; local[%d,1000] restarts one",
-            master,
-            slots,
-        )
-
-
-def endpoint_host(spark: SparkSession) -> str:
-    """Where tasks reach the driver: loopback on a local master, else Spark's own host for its driver."""
-    context = _context(spark)
-    if context is None or str(context.master).startswith("local"):
-        return "127.0.0.1"
-    return str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+    def tell_once(self, events: StageEvents, error: str | None) -> None:
+        """Say that it is over, unless that has been said."""
+        with self._lock:
+            if self._is_told:
+                return
+            self._is_told = True
+        events.stage_ended(self.stage_run, error)
 
 
 class SparkStage:
-    """Implements `Stage`, and tells `StageEvents`. `end` always, last.
+    """Implements `Stage`. `end` always, last.
 
-    Raises nothing from its methods: what goes wrong in Spark is the error that `stage_ended` is told.
+    Args:
+        spark: The session; its slots have been checked.
+        chain: The job's; its factories and payload types travel, its coordinators do not.
+        job_id: The job's.
+        driver_id: The driver's.
+        parallelism: How many subtasks.
+        endpoint: Where tasks connect.
+        token: By which they are let in.
+        events: Told of each stage run's end.
+        lease_s: A task whose driver is silent for so long ends itself.
+        heartbeat_s: How often a task tells that it lives.
+        registration_timeout_s: How long a task waits for the answer to its registration.
     """
 
     def __init__(
@@ -94,119 +90,245 @@ class SparkStage:
         endpoint: str,
         token: Token,
         events: StageEvents,
+        lease_s: float = LEASE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+        registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
     ) -> None:
-        self._spark, self._chain = spark, TaskChain.of(chain)
-        self._job_id, self._driver_id, self._parallelism = job_id, driver_id, parallelism
-        self._endpoint, self._token, self._events = endpoint, token, events
-        self._lock = threading.Lock()
-        self._running: dict[int, threading.Thread] = {}
-        self._cancelled: dict[int, str] = {}
+        self._spark, self._parallelism, self._events = spark, parallelism, events
+        self._job_id, self._driver_id = job_id, driver_id
+        self._chain = TaskChain.of(chain)
+        self._endpoint, self._token = endpoint, token
+        self._lease_s, self._heartbeat_s = lease_s, heartbeat_s
+        self._registration_timeout_s = registration_timeout_s
+        self._runs: dict[int, _Run] = {}
+        # Calls into the JVM take milliseconds, or forever: one thread makes them, in order.
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._caller = threading.Thread(target=self._call, name="coordlog-stage", daemon=True)
+        self._caller.start()
 
-    # --- Stage --------------------------------------------------------------------------------------------------------
+    # --- Stage ------------------------------------------------------------------------------------
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
-        from pyspark import InheritableThread  # noqa: PLC0415, heavy, and only here
-
-        thread = InheritableThread(target=self._run, args=(stage_run,))
-        thread.name = f"coordlog-stage-{stage_run}"
-        thread.daemon = True
-        with self._lock:
-            self._running[stage_run] = thread
-        thread.start()
+        run = _Run(stage_run, f"coordlog-{self._job_id}-{self._driver_id}-{stage_run}")
+        self._runs[stage_run] = run
+        self._calls.put(lambda: self._start(run))
 
     def cancel(self, stage_run: int, reason: str) -> None:
         """See `Stage`."""
-        with self._lock:
-            if stage_run not in self._running:
-                return
-            self._cancelled[stage_run] = reason
-        self._aside(lambda: self._cancel(stage_run, reason))
+        run = self._runs.get(stage_run)
+        if run is not None:
+            run.cancelled = run.cancelled or reason
+            self._calls.put(lambda: self._interrupt(run))
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
-        """See `Stage`. Without a SparkContext the attempt has been told over its connection, and no more."""
-        context = _context(self._spark)
-        if context is not None:
-            self._aside(lambda: _kill_task(context, task_attempt_id, reason))
+        """See `Stage`: the attempt is told too, which is all where Spark offers no more."""
+        self._calls.put(lambda: _kill_task_attempt(self._spark, task_attempt_id, reason))
 
     def end(self) -> None:
-        """Wait for what runs to end by itself, for a moment; then cancel it, and wait within a bound."""
-        self._join(2.0)
-        with self._lock:
-            left = sorted(self._running)
-        for stage_run in left:
-            self._cancelled.setdefault(stage_run, "the driver ends")
-            self._cancel(stage_run, "the driver ends")
-        if not self._join(STAGE_END_TIMEOUT_S):
-            _log.warning(
-                "job=%s its Spark stage has not ended within %g s", self._job_id, STAGE_END_TIMEOUT_S
-            )
+        """End whatever runs, within a bound, and the threads. Tasks that are ending may do so."""
+        for run in self._runs.values():
+            if run.thread is not None:
+                run.ended.wait(_END_GRACE_S)
+            self.cancel(run.stage_run, "the driver ends")
+        self._calls.put(None)
+        self._caller.join(STAGE_END_TIMEOUT_S + _END_GRACE_S)
+        for run in self._runs.values():
+            if run.thread is not None:
+                run.thread.join(_END_GRACE_S)
+        left = [one for one in self._runs.values() if not one.ended.is_set()]
+        if left:
+            _log.warning("job=%s %d stage runs do not end", self._job_id, len(left))
 
-    # --- threads ------------------------------------------------------------------------------------------------------
-    def _join(self, timeout_s: float) -> bool:
-        with self._lock:
-            threads = list(self._running.values())
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in threads)
+    # --- the stage's threads ----------------------------------------------------------------------
+    def _call(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            try:
+                call()
+            except Exception:  # noqa: BLE001, one call into Spark that fails must not end the others
+                _log.exception("job=%s a call into Spark failed", self._job_id)
 
-    def _group(self, stage_run: int) -> str:
-        return f"coordlog-{self._job_id}-{self._driver_id}-{stage_run}"
-
-    def _run(self, stage_run: int) -> None:
-        error: str | None = None
-        try:
-            self._collect(stage_run)
-        except BaseException as raised:  # noqa: BLE001, whatever Spark raises is the stage's end
-            error = f"{type(raised).__name__}: {raised}"[:REASON_CHARS_MAX]
-        with self._lock:
-            reason = self._cancelled.get(stage_run)
-            del self._running[stage_run]
-        if reason is not None:
-            error = f"cancelled: {reason}"
-        self._events.stage_ended(stage_run, error)
-
-    def _collect(self, stage_run: int) -> None:
-        context = _context(self._spark)
-        group = self._group(stage_run)
-        if context is None:
-            self._spark.addTag(group)
-        else:
-            context.setJobGroup(
-                group, f"coordlog job {self._job_id}, stage run {stage_run}", interruptOnCancel=True
-            )
-            if str(context.master).startswith("local"):
-                context.pythonExec = sys.executable
+    def _start(self, run: _Run) -> None:
+        if run.cancelled is not None:
+            run.ended.set()
+            run.tell_once(self._events, run.cancelled)
+            return
         work = TaskWork(
             job_id=self._job_id,
             driver_id=self._driver_id,
-            stage_run=stage_run,
+            stage_run=run.stage_run,
             endpoint=self._endpoint,
             token=self._token,
             chain=self._chain,
+            lease_s=self._lease_s,
+            heartbeat_s=self._heartbeat_s,
+            registration_timeout_s=self._registration_timeout_s,
         )
-        subtasks = self._spark.range(0, self._parallelism, 1, self._parallelism)
-        subtasks.mapInArrow(spark_function(work), "subtask long").collect()
+        run.thread = threading.Thread(
+            target=lambda: self._run(run, work),
+            name=f"coordlog-stage-{run.stage_run}",
+            daemon=True,
+        )
+        run.thread.start()
 
-    def _cancel(self, stage_run: int, reason: str) -> None:
-        _log.info("job=%s cancels stage run %d: %s", self._job_id, stage_run, reason)
-        group = self._group(stage_run)
-        context = _context(self._spark)
+    def _run(self, run: _Run, work: TaskWork) -> None:
+        error: str | None = "the stage's thread ended"
+        _log.info("job=%s stage_run=%d begins", self._job_id, run.stage_run)
         try:
-            if context is None:
-                self._spark.interruptTag(group)
-            else:
-                context.cancelJobGroup(group)
-        except Exception as error:  # noqa: BLE001, a JVM that is gone has ended the stage itself
-            _log.warning("job=%s cancelling stage run %d: %s", self._job_id, stage_run, error)
+            error = self._run_stage(run, work)
+        finally:
+            _log.info("job=%s stage_run=%d ended: %s", self._job_id, run.stage_run, error or "well")
+            run.ended.set()
+            run.tell_once(self._events, error)
 
-    def _aside(self, act: Callable[[], None]) -> None:
-        threading.Thread(target=act, name="coordlog-stage-call", daemon=True).start()
+    def _run_stage(self, run: _Run, work: TaskWork) -> str | None:
+        """Run the stage to its end; why it failed, if it did."""
+        spark, count = self._spark, self._parallelism
+        try:
+            spark.addTag(run.tag)
+            _describe_jobs(spark, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
+            # One row and one partition for each subtask, and no shuffle that could merge them.
+            rows = spark.range(0, count, 1, count)
+            rows.mapInArrow(spark_function(work), "subtask long").collect()
+        except Exception as error:  # noqa: BLE001, the port's edge: it goes on as a reason
+            return run.cancelled or _short(error)
+        return None
+
+    def _interrupt(self, run: _Run) -> None:
+        """Cancel until it has ended: what is not submitted yet cannot be cancelled yet."""
+        deadline = time.monotonic() + STAGE_END_TIMEOUT_S
+        while not run.ended.is_set():
+            if time.monotonic() > deadline:
+                run.tell_once(
+                    self._events,
+                    f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
+                )
+                return
+            self._spark.interruptTag(run.tag)
+            run.ended.wait(_POLL_S)
 
 
-def _kill_task(context: Any, task_attempt_id: int, reason: str) -> None:  # noqa: ANN401, see `_context`
-    """The one use of Spark's private interface: kill one attempt without counting it as a failure."""
+# --- sessions -------------------------------------------------------------------------------------
+def endpoint_host(spark: SparkSession) -> str:
+    """Where the endpoint binds, and tasks reach it: the loopback address in local mode."""
+    if _LOCAL.fullmatch(_master(spark)):
+        return "127.0.0.1"
+    return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+
+
+def check_slots(spark: SparkSession, parallelism: int) -> None:
+    """Refuse a session whose slots are too few, where Spark would start nothing and say nothing.
+
+    Executors that have not come yet, and tasks that are ending, are waited for, within a bound.
+
+    Raises:
+        EnvironmentSetupError: With both numbers.
+    """
+    _warn_of_few_failures(spark)
+    is_local = _LOCAL.fullmatch(_master(spark)) is not None
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return  # more executors may come when the stage asks for them
+    deadline = time.monotonic() + SLOTS_TIMEOUT_S
+    while True:
+        slots = _slots(spark)
+        if slots is None:
+            return
+        busy = _busy_slots(spark)
+        if slots - busy >= parallelism:
+            return
+        is_final = is_local and slots < parallelism
+        if is_final or time.monotonic() > deadline:
+            raise EnvironmentSetupError(
+                f"too few slots: {parallelism} subtasks need one each, and this session "
+                f"({_master(spark)}) has {slots}, of which {busy} are taken",
+                f"use a session with more (in local mode `local[{parallelism + busy},1000]`), or a "
+                f"parallelism of at most {max(slots - busy, 0)}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _warn_of_few_failures(spark: SparkSession) -> None:
+    """Spark counts a task's failures over the job's life, and aborts the stage at its own limit."""
+    master = _master(spark)
+    local = _LOCAL.fullmatch(master)
+    if local is not None:
+        failures, advice = int(local[1] or 1), "the master local[N,1000]"
+    else:
+        failures = int(spark.conf.get("spark.task.maxFailures", "4") or "4")
+        advice = "spark.task.maxFailures=1000"
+    if failures < _FAILURES_FEW:
+        _log.warning(
+            "with master %s Spark aborts the stage at failure %d of one subtask, counted over the "
+            "job's whole life, and all subtasks begin again; use %s: how often a subtask may fail "
+            "is the restart policy's to say",
+            *(master, failures, advice),
+        )
+
+
+def _master(spark: SparkSession) -> str:
+    return spark.conf.get("spark.master", "") or ""
+
+
+def _context(spark: SparkSession) -> Any:  # noqa: ANN401, a SparkContext with its JVM inside
+    """The session's context; None with Spark Connect, which offers none."""
     try:
-        context._jsc.sc().killTaskAttempt(task_attempt_id, True, reason[:200])  # noqa: FBT003, SLF001
-    except Exception as error:  # noqa: BLE001, best effort: the attempt has been told too
-        _log.info("killing task %d: %s", task_attempt_id, error)
+        return spark.sparkContext
+    except Exception:  # noqa: BLE001, each version raises another
+        return None
+
+
+def _slots(spark: SparkSession) -> int | None:
+    """How many tasks can run at once, spark.task.cpus included; None where that cannot be asked.
+
+    Spark asks itself so before a barrier stage.
+    """
+    context = _context(spark)
+    if context is None:
+        return None
+    scala = context._jsc.sc()  # noqa: SLF001, no other way to it
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))
+
+
+def _busy_slots(spark: SparkSession) -> int:
+    context = _context(spark)
+    if context is None:
+        return 0
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+    return sum(one.numActiveTasks for one in stages if one is not None)
+
+
+def _describe_jobs(spark: SparkSession, text: str) -> None:
+    """What Spark's pages call the jobs of this thread."""
+    context = _context(spark)
+    if context is not None:
+        context.setJobDescription(text)
+
+
+def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -> None:
+    """End a task; Spark starts another in its place and does not count it as a failure."""
+    context = _context(spark)
+    if context is None:
+        return
+    is_interrupted = True
+    is_killed = context._jsc.sc().killTaskAttempt(task_attempt_id, is_interrupted, reason)  # noqa: SLF001
+    _log.info("task_attempt_id=%d kill=%s: %s", task_attempt_id, is_killed, reason)
+
+
+def _short(error: BaseException) -> str:
+    """What Spark says, without its stack traces: its first line, and what a task raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    raised = [
+        line
+        for line in lines
+        if re.match(r"[\w.]*(Error|Exception)\b.*:", line) and not line.startswith("at ")
+    ]
+    told = lines[0]
+    if raised and raised[-1] not in told:
+        told = f"{told}: {raised[-1]}"
+    return told[:REASON_CHARS_MAX]

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -132,10 +132,10 @@ class TaskIds:
 
 def spark_function(
     work: TaskWork,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that `mapInArrow` runs: one row of input, the subtask's index; no row of output."""
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function for `mapInArrow`: one row goes in, the subtask's index; none comes out."""
 
-    def run_subtask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run_subtask(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         run_task(work, _task_ids(batches))
         yield from ()
 
@@ -173,7 +173,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
         ).run(connection.inbox)
     except CoordlogError as error:
         raise error.with_traceback(None) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001, raised on, in one sentence
         told = f"{type(error).__name__}: {error}"
         raise AttemptError(
             f"attempt {connection.attempt_number} of subtask {ids.subtask} failed with "
@@ -227,8 +227,8 @@ def _answer(connection: DriverConnection, work: TaskWork, ids: TaskIds) -> DownM
                 raise FencedAttemptError(ids.subtask, -1, reason) from None
 
 
-def _task_ids(batches: Iterator[pa.RecordBatch]) -> TaskIds:
-    """The subtask's index is the one row of the task's input, whatever Spark calls the partition."""
+def _task_ids(batches: Iterable[pa.RecordBatch]) -> TaskIds:
+    """The subtask's index is the one row of the input, whatever Spark calls the partition."""
     # On the driver pyspark's worker-side module is not needed, and importing it is slow.
     from pyspark import TaskContext  # noqa: PLC0415
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX
 
 from .ingest_options import IngestOptions
 from .logs import SERVERS_VARIABLE
@@ -71,6 +71,13 @@ __all__ = ["ingest"]
 )
 @click.option(
     "--master", metavar="URL", help="Spark's; without it all runs in this process's machine."
+)
+@click.option(
+    "--restarts-max",
+    type=int,
+    default=RESTARTS_MAX,
+    metavar="N",
+    help="Failures within ten minutes; one more fails the job.",
 )
 @click.option(
     "--take-over", "is_take_over", is_flag=True, help="Take the place of a driver that lives."

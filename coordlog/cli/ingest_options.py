@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, UsageError
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.sink import ParquetSink
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["IngestOptions", "IngestParts", "OptionsError", "default_job_id", "parts_of"]
 
 _PARALLELISM: Final = range(1, 4097)
+_RESTARTS: Final = range(1001)
 _INTERVAL_S: Final = (0.01, 86_400.0)
 _LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
 _NAME_CHARS: Final = 40
@@ -62,6 +63,7 @@ class IngestOptions:
     no_newlines_in_fields: bool = False
     transform: str | None = None
     master: str | None = None
+    restarts_max: int = RESTARTS_MAX
     is_take_over: bool = False
     restore: str | None = None
     log_timeout_s: float = LOG_TIMEOUT_S
@@ -147,6 +149,11 @@ def _out_of_range(options: IngestOptions) -> list[str]:
         problems.append(
             f"--parallelism is {options.parallelism}; it must be {_PARALLELISM.start} to "
             f"{_PARALLELISM.stop - 1}"
+        )
+    if options.restarts_max not in _RESTARTS:
+        problems.append(
+            f"--restarts-max is {options.restarts_max}; it must be {_RESTARTS.start} to "
+            f"{_RESTARTS.stop - 1}"
         )
     for name, value, (lowest, highest) in (
         ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.errors import DriverAliveError, RestoreError
+from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog, Security, list_jobs
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.progress import JobEnd, ProgressFold
@@ -49,6 +50,7 @@ def look(
     parallelism: int,
     is_batch: bool,
     is_take_over: bool,
+    log_timeout_s: float,
     on_progress: Callable[[int, int], None],
 ) -> Found:
     """Open or make the job's log, and refuse all that can be refused by now.
@@ -64,8 +66,9 @@ def look(
         SinkError: The destination is not this job's.
     """
     job_id, security = parts.job_id, Security.load(os.environ)
-    is_there = job_id in list_jobs(servers, security=security)
-    log = KafkaLog.for_job(job_id, servers, security=security)
+    patience_s = min(log_timeout_s, LOG_CONNECT_TIMEOUT_S)
+    is_there = job_id in list_jobs(servers, security=security, connect_timeout_s=patience_s)
+    log = KafkaLog.for_job(job_id, servers, security=security, connect_timeout_s=patience_s)
     tapped = _Tapped(log, ProgressFold())
     found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
     try:

@@ -131,6 +131,7 @@ class _Ingest:
             parallelism=options.parallelism,
             is_batch=options.is_batch,
             is_take_over=options.is_take_over,
+            log_timeout_s=options.log_timeout_s,
             on_progress=self._folded,
         )
         self._fold, self._found = found.progress, found
@@ -167,6 +168,7 @@ class _Ingest:
             batch=options.is_batch,
             restore=options.restore,
             take_over=options.is_take_over,
+            restarts_max=options.restarts_max,
             log_timeout_s=options.log_timeout_s,
             on_restored=self._restored,
             on_progress=self._folded,

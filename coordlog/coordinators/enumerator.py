@@ -23,8 +23,8 @@ _PAGE_BYTES = PAYLOAD_BYTES_MAX * 3 // 4
 class EnumeratorContext:
     """What an enumerator may call. Mailbox only, `fail_job` apart.
 
-    It keeps nothing but the gateways of this object's ready attempts: all else is read from the
-    projection, where this turn's own sends already are.
+    It keeps nothing but the newest gateway to each subtask; whether its attempt lives, and all
+    else, is read from the projection, where this turn's own sends already are.
     """
 
     def __init__(self, context: CoordinatorContext) -> None:
@@ -182,10 +182,6 @@ class EnumeratorContext:
     def reader_is_ready(self, subtask: int, gateway: SubtaskGateway) -> None:
         """Register a reader. For the coordinator only."""
         self._gateways[subtask] = gateway
-
-    def reader_is_gone(self, subtask: int) -> None:
-        """Forget a reader. For the coordinator only."""
-        self._gateways.pop(subtask, None)
 
     def _check_was_taken(self, names: Sequence[str], future: EventFuture) -> None:
         """A subtask that completes with splits on their way to it would lose them: fail instead."""

@@ -207,10 +207,6 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
                 self._started.handle_split_request(subtask, None)
         self._note()
 
-    def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
-        """Forget the reader."""
-        self._readers.reader_is_gone(subtask)
-
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
         """Tell the enumerator what the projection has given back (clause L4)."""
         state = self.state

@@ -100,7 +100,7 @@ class StepBuilder:
                 cause=cause,
                 payload_type=payload_type,
                 payload=payload,
-                reason=None if reason is None else reason[-REASON_CHARS_MAX:],
+                reason=None if reason is None else reason[:REASON_CHARS_MAX],
                 attributes=attributes or {},
             )
         )

@@ -71,7 +71,7 @@ class IngestProcess:
         began_s = time.monotonic()
         self._process.kill()
         self._process.wait(_GONE_S)
-        while self._group() and time.monotonic() - began_s < _GONE_S:
+        while self.group() and time.monotonic() - began_s < _GONE_S:
             time.sleep(_POLL_S)
         self.clear()
         return time.monotonic() - began_s
@@ -85,13 +85,29 @@ class IngestProcess:
         command = _read_proc(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
         if "pyspark" not in command or "daemon" not in command:
             raise WrongProcessError(f"process {pid} is no Python worker of Spark's: {command!r}")
-        if pid not in self._group():
+        if pid not in self.group():
             raise WrongProcessError(f"process {pid} was not started by this run: {command!r}")
         os.kill(pid, signal.SIGKILL)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send the driver a signal, as a terminal or an operator would."""
+        self._process.send_signal(number)
+
+    def wait_for_line(self, text: str, limit_s: float) -> str:
+        """The first line with that text in it; waits for it. Raises TimeoutError."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            is_last_look = self.has_ended or time.monotonic() > deadline
+            for line in list(self.lines):
+                if text in line:
+                    return line
+            if is_last_look:
+                raise TimeoutError(f"no line with {text!r} came; there were {self.lines}")
+            time.sleep(_POLL_S)
+
     def clear(self) -> None:
         """End whatever is left of its process group."""
-        for pid in self._group():
+        for pid in self.group():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -99,7 +115,7 @@ class IngestProcess:
         self._process.wait(_GONE_S)
         self._reader.join(_GONE_S)
 
-    def _group(self) -> list[int]:
+    def group(self) -> list[int]:
         """Who is left: of the driver's session, with our tag."""
         return [pid for pid in pids_with_tag(self._tag) if _session(pid) == self._process.pid]
 

@@ -229,6 +229,46 @@ def test_an_event_to_a_subtask_without_a_reader_fails_the_job() -> None:
     assert "an event was sent to subtask 1" in failures(job)[0]
 
 
+@pytest.mark.flink("SC18")
+def test_after_no_more_splits_a_request_is_not_handed_on_until_the_attempt_is_replaced() -> None:
+    def script(context: EnumeratorContext, subtask: int) -> None:
+        context.signal_no_more_splits(subtask)
+        context.signal_no_more_splits(subtask)
+
+    provider, made = scripted(script)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    ask(attempt)
+    ask(attempt)
+    assert (made[0].asked, told(job, attempt)) == (1, [NO_MORE])
+
+    attempt.fail()
+    ask(job.register(0))
+
+    assert made[0].asked == 2
+
+
+@pytest.mark.clause("D3")
+def test_a_redelivered_request_is_handed_on_when_the_attempt_is_ready_and_not_before() -> None:
+    provider, made = scripted(lambda _context, _subtask: None)
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    checkpoint_id = job.trigger()
+    assert checkpoint_id is not None
+    ask(first)
+    first.ack_checkpoint(checkpoint_id)
+    second.ack_checkpoint(checkpoint_id)
+
+    fail_globally(job)
+
+    assert len(job.history(Kind.EVENT_REDELIVERED)) == 1
+    assert [one.asked for one in made] == [1, 0]
+    job.register(1)
+    assert made[1].asked == 0
+    job.register(0)
+    assert made[1].asked == 1
+
+
 @pytest.mark.clause("L4")
 def test_the_enumerator_is_told_what_comes_back_once_and_oldest_assignment_first() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.limits import CHECKPOINT_TIMEOUT_S
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
     SplitsDiscovered,
@@ -257,19 +258,61 @@ def test_a_request_before_the_barrier_whose_answer_came_after_the_cut_is_answere
 
 
 @pytest.mark.clause("B5")
-def test_readers_that_end_in_the_same_turn_are_given_nothing() -> None:
+def test_a_split_that_comes_back_is_not_given_to_a_reader_that_ends_in_the_same_turn() -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
     job = HandDrivenJob(chain_of(provider), parallelism=3)
     first, second, third = job.register_all()
+    ask(second)  # the oldest request: answered, then part of the checkpoint
+    ask(second)
+    checkpoint(job, first, second, third)
+    first.send("source", More(name="b"))
+    assert told(job, second) == ["a", "b"]
+    ack_all(second)
+    ask(third)
+
+    # Three checkpoints time out for lack of both: both fail in one turn, `first` ahead of `second`.
+    for _ in range(3):
+        checkpoint_id = job.trigger()
+        assert checkpoint_id is not None
+        third.ack_checkpoint(checkpoint_id)
+        job.advance(CHECKPOINT_TIMEOUT_S)
+
+    (turn,) = {one.timestamp_us for one in job.history(Kind.ATTEMPT_FAILED)}
+    assert turn
+    assert told(job, third) == ["b"]
+    assert [one for one in job.history(Kind.EVENT_FAILED) if "never_sent" in one.attributes] == []
+
+
+@pytest.mark.clause("L3")
+def test_splits_that_come_back_are_unassigned_in_the_order_of_discovery() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")), parallelism=2)
+    first, second = job.register_all()
     ask(first)
     ask(second)
-    ask(third)
-    second.lose()
+
+    second.fail()
+    first.fail()
+
+    assert state_of(job).unassigned() == ("a", "b")
+
+
+@pytest.mark.clause("L3")
+def test_a_split_finished_between_barrier_and_completion_is_with_the_restored_reader_again() -> (
+    None
+):
+    job = HandDrivenJob(chain_of(pull_of("a")), parallelism=2)
+    first, second = job.register_all()
+    ask(first)
+    ack_all(first)
+    checkpoint_id = job.trigger()
+    assert checkpoint_id is not None
+    first.ack_checkpoint(checkpoint_id)
+    first.finish_split("source", "a")
+    second.ack_checkpoint(checkpoint_id)
 
     first.fail()
 
-    assert told(job, second) == []
-    assert told(job, third) == ["a"]
+    assert places(job) == {"a": "with 0"}
 
 
 # Global failovers and redelivery
@@ -435,6 +478,7 @@ def test_a_request_that_crosses_no_more_splits_is_not_owed_an_answer() -> None:
 
     assert told(job, first) == [NO_MORE]
     assert state_of(job).unassigned() == ("a",)
+    assert job.history(Kind.GLOBAL_FAILURE) == []
 
 
 @pytest.mark.clause("D5")

@@ -1,0 +1,218 @@
+"""A whole job with the real driver, mailbox and threads: files to Parquet over kills and a driver's death."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from coordlog.chain import Chain
+from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.errors import JobFailedError, RestoreError
+from coordlog.log.memory import MemoryLog
+from coordlog.restore import Restored
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.transform import transform_spec
+from coordlog.testing.in_memory import InMemorySurroundings
+
+FILES, ROWS, SUBTASKS = 24, 40, 3
+WAIT_S = 60.0
+
+pytestmark = pytest.mark.slow
+
+
+class Killed(Exception):
+    """The driver is killed by the test."""
+
+
+class Pipeline:
+    """Files in, Parquet out, one log; a driver after the other."""
+
+    def __init__(self, folder: Path, *, is_batch: bool, transform: Callable[..., object]) -> None:
+        (folder / "in").mkdir()
+        for number in range(FILES):
+            rows = range(number * ROWS, (number + 1) * ROWS)
+            text = "a,b\n" + "".join(f"{row},x{row}\n" for row in rows)
+            (folder / "in" / f"{number:03}.csv").write_text(text)
+        self.out = folder / "out"
+        self.is_batch = is_batch
+        self.sink = ParquetSink(self.out)
+        self.source = FileSource(folder / "in", batch_rows=10)
+        self.chain = Chain(
+            source=self.source.spec(),
+            operators=[transform_spec(transform), self.sink.spec()],  # type: ignore[arg-type]
+        )
+        self.log = MemoryLog("job")
+        self.restored: list[Restored] = []
+
+    def drive(
+        self,
+        on_released: Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
+        | None = None,
+        *,
+        restarts_max: int | None = None,
+        parallelism: int = SUBTASKS,
+    ) -> JobResult:
+        self.sink.prepare("job")
+        surroundings = InMemorySurroundings(self.chain, "job", parallelism)
+
+        def released(records: Sequence[Record]) -> None:
+            if on_released is not None:
+                on_released(driver, surroundings, records)
+
+        driver = JobDriver(
+            chain=self.chain,
+            log=self.log,
+            options=DriverOptions(
+                job_id="job",
+                parallelism=parallelism,
+                is_batch=self.is_batch,
+                runtime=RuntimeOptions(
+                    checkpoint_interval_s=None if self.is_batch else 0.05
+                ),
+                restarts_max=restarts_max,
+                restart_backoff_s=0.01,
+            ),
+            surroundings=surroundings,
+            on_restored=self.restored.append,
+            on_released=released,
+        )
+        driver.start()
+        result = driver.wait(WAIT_S)
+        assert result is not None, f"not over within {WAIT_S} s"
+        return result
+
+    def committed(self) -> list[int]:
+        return sorted(pq.read_table(self.out).column("a").to_pylist())
+
+    def left_over(self) -> list[Path]:
+        return [p for p in (self.out / ".coordlog" / "staging").rglob("*") if p.is_file()]
+
+
+ALL_ROWS = list(range(FILES * ROWS))
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.005)  # so that a kill falls in the middle; nothing waits for it
+    return batch
+
+
+@pytest.fixture(params=[False, True], ids=["streaming", "batch"])
+def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipeline]:
+    before = set(threading.enumerate())
+    yield Pipeline(tmp_path, is_batch=request.param, transform=slow)
+    left = [t.name for t in set(threading.enumerate()) - before if t.name.startswith("coordlog")]
+    assert left == []
+
+
+def at(kind: Kind, count: int, act: Callable[[JobDriver, InMemorySurroundings], None]):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """Act once, when the history has so many records of a kind."""
+    seen: list[Record] = []
+
+    def look(
+        driver: JobDriver, surroundings: InMemorySurroundings, records: Sequence[Record]
+    ) -> None:
+        before = len(seen)
+        seen.extend(record for record in records if record.kind is kind)
+        if before < count <= len(seen):
+            act(driver, surroundings)
+
+    return look
+
+
+def kill_driver(driver: JobDriver, _surroundings: InMemorySurroundings) -> None:
+    driver._mailbox.end(Killed())
+
+
+@pytest.mark.clause("I3")
+def test_a_job_without_failures_writes_each_row_once_and_leaves_nothing_over(
+    pipeline: Pipeline,
+) -> None:
+    result = pipeline.drive()
+
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+    assert pipeline.left_over() == []
+
+
+@pytest.mark.clause("E1")
+def test_an_attempt_that_is_killed_loses_and_doubles_no_row(pipeline: Pipeline) -> None:
+    kill = at(Kind.SPLIT_FINISHED, 6, lambda _driver, tasks: tasks.kill(1))
+
+    result = pipeline.drive(kill)
+
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+    assert pipeline.left_over() == []
+
+
+@pytest.mark.clause("K5")
+@pytest.mark.parametrize("after", [1, 5, 11, 17])
+def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
+    pipeline: Pipeline, after: int
+) -> None:
+    with pytest.raises(Killed):
+        pipeline.drive(at(Kind.SPLIT_FINISHED, after, kill_driver))
+    result = pipeline.drive()
+
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.restored[-1].mode == ("resume" if pipeline.is_batch else "rollback")
+    assert pipeline.committed() == ALL_ROWS
+    assert pipeline.left_over() == []
+
+
+@pytest.mark.clause("H3")
+def test_a_driver_that_is_killed_at_its_intent_is_followed_by_one_that_settles_it(
+    pipeline: Pipeline,
+) -> None:
+    with pytest.raises(Killed):
+        pipeline.drive(at(Kind.COMMIT_INTENT, 1, kill_driver))
+    result = pipeline.drive()
+
+    assert result.status in (JobStatus.FINISHED, JobStatus.ALREADY_FINISHED)
+    assert pipeline.committed() == ALL_ROWS
+
+
+def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:
+    pipeline.drive()
+    before = pipeline.log.high_watermark()
+
+    result = pipeline.drive()
+
+    assert result.status is JobStatus.ALREADY_FINISHED
+    assert pipeline.log.high_watermark() == before
+
+
+def test_another_parallelism_is_refused_by_both_numbers_and_nothing_is_appended(
+    pipeline: Pipeline,
+) -> None:
+    with pytest.raises(Killed):
+        pipeline.drive(at(Kind.SPLIT_FINISHED, 3, kill_driver))
+    before = pipeline.log.high_watermark()
+
+    with pytest.raises(RestoreError, match="parallelism is 3 in the log and 2 here"):
+        pipeline.drive(parallelism=2)
+
+    assert pipeline.log.high_watermark() == before
+
+
+@pytest.mark.clause("M3")
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_transform_that_raises_fails_the_job_by_name_once_the_policy_is_used_up(
+    tmp_path: Path, *, is_batch: bool
+) -> None:
+    def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ZeroDivisionError("no rows today")
+
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=raises)
+
+    with pytest.raises(JobFailedError, match=r"'transform'.*ZeroDivisionError: no rows today"):
+        pipeline.drive(restarts_max=2)
