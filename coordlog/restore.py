@@ -16,6 +16,7 @@ from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
+from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind
 
@@ -76,7 +77,7 @@ class Rebuild:
         self.checkpoint_offset: int | None = None
         """Of the newest `CHECKPOINT_COMPLETED` that counts."""
         self._projection, self._types = projection, types
-        self._turn: list[StoredRecord] = []
+        self._turn: list[tuple[StoredRecord, Header | None]] = []
 
     @property
     def place(self) -> Place:
@@ -91,7 +92,8 @@ class Rebuild:
         """
         if stored.offset < self.end_offset:
             return
-        self.counting, verdict = count(self.counting, stored.header)
+        header = stored.header
+        self.counting, verdict = count(self.counting, header)
         self.end_offset = stored.offset + 1
         if verdict.is_void:
             self.void_count += 1
@@ -99,10 +101,13 @@ class Rebuild:
         if verdict is Verdict.EPOCH:
             self.void_count += len(self._turn)
             self._turn.clear()
-        self._turn.append(stored)
+        if verdict is not Verdict.FITS and not self._turn:
+            self._apply(stored, header)
+            return
+        self._turn.append((stored, header))
         if verdict is not Verdict.FITS:
-            for one in self._turn:
-                self._apply(one)
+            for one, its_header in self._turn:
+                self._apply(one, its_header)
             self._turn.clear()
 
     def catch_up(self, log: Log, end_offset: int) -> None:
@@ -111,8 +116,8 @@ class Rebuild:
             for stored in log.read(self.end_offset, end_offset):
                 self.feed(stored)
 
-    def _apply(self, stored: StoredRecord) -> None:
-        record = decode_record(stored.offset, stored.value, stored.header_bytes)
+    def _apply(self, stored: StoredRecord, header: Header | None) -> None:
+        record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
         if record.kind is Kind.TYPE_REGISTERED:
             self._check_type(stored.offset, record.payload_type or "", record.attributes)
         try:

@@ -93,15 +93,19 @@ class JobProjection:
         phase = JOB[state.phase].get(record.kind)
         value = self._value(record)
         changed = self._by_kind(state, record, value)
-        if phase is not None:
-            changed = evolve(changed, phase=phase)
         changed = evolve(
-            changed, next_sequence=record.sequence + 1, timestamp_us=record.timestamp_us
+            changed,
+            phase=changed.phase if phase is None else phase,
+            next_sequence=record.sequence + 1,
+            timestamp_us=record.timestamp_us,
         )
         return self._project(state, changed, record, value)
 
     def _value(self, record: Record) -> Payload | None:
+        """The record's payload, where somebody here looks into it."""
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
+            return None
+        if record.kind not in _TYPED and record.operator_id not in self._operators:
             return None
         return self.types.decode(record.payload_type, record.payload)
 

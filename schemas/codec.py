@@ -126,13 +126,20 @@ def header_of(record: Record, *, snapshot_offset: int = -1) -> Header:
     )
 
 
-def decode_record(offset: int, value: bytes | None, header_bytes: bytes | None) -> Record:
-    """The record at `offset`; to be called only for one that counts.
+def decode_record(
+    offset: int,
+    value: bytes | None,
+    header_bytes: bytes | None,
+    *,
+    header: Header | None = None,
+) -> Record:
+    """The record at `offset`; to be called only for one that counts. `header` is what `header_bytes` decode to.
 
     Raises:
         RecordError: The envelope is another version's, damaged, or does not say what its header says.
     """
-    header = decode_header(header_bytes)
+    if header is None:
+        header = decode_header(header_bytes)
     if header is None or value is None:
         raise RecordError(offset, "", "it has no value, or no header of this log's format")
     if header.fingerprint != ENVELOPE_FINGERPRINT:
@@ -155,8 +162,10 @@ def decode_record(offset: int, value: bytes | None, header_bytes: bytes | None) 
     return record
 
 
-def _record(value: Mapping[str, Plain]) -> Record:
-    plain = cast("dict[str, object]", dict(value))
-    kind = _KINDS[cast("str", plain.pop("kind"))]
-    timestamp_us = plain.pop("timestamp")
-    return Record(kind=kind, timestamp_us=timestamp_us, **plain)  # type: ignore[arg-type]
+def _record(value: dict[str, Plain]) -> Record:
+    """The record, straight from its fields: reading a history makes one for each of its records."""
+    value["kind"] = cast("Plain", _KINDS[cast("str", value["kind"])])
+    value["timestamp_us"] = value.pop("timestamp")
+    made = object.__new__(Record)
+    made.__dict__.update(value)
+    return made

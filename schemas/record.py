@@ -54,7 +54,7 @@ class Kind(enum.Enum):
     JOB_FINISHED = "JOB_FINISHED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One value in the log. Fields that a kind does not use are None; `RECORD_FIELDS` in the docs says which do what."""
 

@@ -24,7 +24,7 @@ from coordlog.schemas.codec import ENVELOPE_FINGERPRINT, ENVELOPE_SCHEMA
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.header import HEADER_NAME, Header, decode_header
 
-from .history_sql import CACHED, view_queries
+from .history_sql import STORED, view_queries
 
 __all__ = ["create_views", "history", "spark_jars"]
 
@@ -105,8 +105,8 @@ def create_views(
 ) -> None:
     """Make the temporary views `history`, `attempts`, `splits`, `thrown_away`, and what they use.
 
-    They show the log as it stood when they were first used: they are cached, so that all of them
-    see the same end and the topic is read once. Call again for a newer picture.
+    They show the log as it stands now: the topic is read once, here, and the rows are kept by the
+    session's executors. Call again for a newer picture, or where an executor has been lost.
 
     Args:
         spark: As in `history`.
@@ -119,19 +119,14 @@ def create_views(
         EnvironmentSetupError: As in `history`.
     """
     rows = history(spark, job_id, bootstrap_servers=bootstrap_servers, kafka_options=kafka_options)
-    whole = f"{prefix}history"
-    spark.sql(f"UNCACHE TABLE IF EXISTS {whole}")
-    rows.createOrReplaceTempView(whole)
-    spark.sql(f"CACHE LAZY TABLE {whole}")
+    rows.localCheckpoint().createOrReplaceTempView(f"{prefix}history")
     for name, query in view_queries(prefix):
-        view = f"{prefix}{name}"
-        if name in CACHED:
-            spark.sql(f"UNCACHE TABLE IF EXISTS {view}")
-        # By its text: a view of a DataFrame carries the plan of all that is below it, and Spark
-        # takes minutes over ten of them that use each other.
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS {query}")
-        if name in CACHED:
-            spark.sql(f"CACHE LAZY TABLE {view}")
+        view = spark.sql(query)
+        if name in STORED:
+            # Not `cache`: a cached view keeps the plan of all that is below it, and Spark takes
+            # minutes to plan ten of them that use each other.
+            view = view.localCheckpoint()
+        view.createOrReplaceTempView(f"{prefix}{name}")
 
 
 def _topic(

@@ -15,7 +15,7 @@ from coordlog.schemas.builtin import SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits
 
-__all__ = ["CACHED", "view_queries"]
+__all__ = ["STORED", "view_queries"]
 
 _ASSIGNMENTS: Final = """
 SELECT h.offset, h.sequence, h.timestamp, h.operator_id, h.subtask, h.attempt_number,
@@ -260,10 +260,9 @@ _BY_NAME: Final = {
 }
 """The views, each after those that it uses."""
 
-CACHED: Final = frozenset(
-    {"history", "assignments", "finishes", "attempts", "holds", "thrown_away"}
-)
-"""The views that others are made of more than once: Spark would compute each use of them anew."""
+STORED: Final = frozenset(_BY_NAME) - {"counted", "thrown_away", "splits"}
+"""The views whose rows are to be stored when they are made: others use them more than once, and
+Spark would plan and compute each use anew."""
 
 
 def view_queries(prefix: str = "") -> Iterator[tuple[str, str]]:

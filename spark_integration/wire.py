@@ -73,7 +73,7 @@ WIRE_SCHEMA: Final = (
 
 SOCKET_LOGGER: Final = logging.getLogger("coordlog.spark_integration.websockets")
 """The WebSocket library's. Never at DEBUG, where it writes a handshake's headers, the token too."""
-SOCKET_LOGGER.setLevel(logging.INFO)
+SOCKET_LOGGER.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from coordlog.driver import JobResult, JobStatus
 from coordlog.log.shared_broker import ensure_shared_broker, shared_status
@@ -31,7 +32,9 @@ from .ingest_text import (
 
 __all__ = ["run_ingest"]
 
-_LOOK_S = 0.2
+_LOOK_S: Final = 0.2
+_LONG_HISTORY: Final = 50_000
+"""Records: with fewer, its reading is over before anybody has read that it goes on."""
 
 
 def run_ingest(options: IngestOptions) -> Exit:
@@ -94,9 +97,9 @@ class _Ingest:
                 followed.close()
 
     def _first_line(self) -> str:
-        says = f"job {self._parts.job_id}: Spark's output goes to {self._output}"
+        says = f"job {self._parts.job_id}; output of Spark: {self._output}"
         if self._options.bootstrap_servers is None:
-            says += f", the broker's to {shared_status().log_path}"
+            says += f", of the broker: {shared_status().log_path}"
         return says
 
     def _servers(self) -> str:
@@ -213,7 +216,8 @@ class _Ingest:
 
     # What follows is called by the job, on its threads.
     def _folded(self, offset: int, high_watermark: int) -> None:
-        self._shown.doing(f"reading the history: offset {offset:,} of {high_watermark:,}")
+        if high_watermark >= _LONG_HISTORY:
+            self._shown.doing(f"reading the history: offset {offset:,} of {high_watermark:,}")
 
     def _restored(self, restored: Restored) -> None:
         if restored.mode == "finished":

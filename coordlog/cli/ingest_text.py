@@ -70,6 +70,8 @@ class RateMeter:
         """
         rows = progress.rows if progress.is_batch else progress.rows_published
         seen = self._seen
+        if not rows and not progress.bytes_read:
+            seen.clear()  # the time before the first rows is not the rate's
         seen.append((at_s, rows, progress.bytes_read))
         while at_s - seen[0][0] > _WINDOW_S:
             seen.popleft()
@@ -109,7 +111,7 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
         parts.append(f"{progress.rows_published:,} rows published")
     parts.append(rates_text(rates))
     if not progress.is_batch:
-        parts.append(checkpoint_text(progress, now_us))
+        parts.append(f"checkpoint {checkpoint_text(progress, now_us)}")
     parts.append(f"attempts {len(progress.live)} live, {progress.attempts_lost} lost")
     return " | ".join(parts)
 
@@ -117,9 +119,9 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
 def checkpoint_text(progress: Progress, now_us: int) -> str:
     """The last completed checkpoint, and how long ago that was."""
     if progress.last_checkpoint_us is None or progress.last_checkpoint == NO_CHECKPOINT:
-        return "no checkpoint yet"
+        return "none yet"
     age_s = max(0, now_us - progress.last_checkpoint_us) / 1e6
-    return f"checkpoint {progress.last_checkpoint} {age_s:.1f} s ago"
+    return f"{progress.last_checkpoint}, {age_s:.1f} s ago"
 
 
 def restored_line(restored: Restored, progress: Progress) -> str:
@@ -128,7 +130,7 @@ def restored_line(restored: Restored, progress: Progress) -> str:
     void = f" ({restored.void_count:,} void)" if restored.void_count else ""
     match restored.mode:
         case "start":
-            return "a new job" if not restored.record_count else f"started again, {folded}{void}"
+            return "a new job" if progress.epoch == -1 else f"started again, {folded}{void}"
         case "settle":
             return f"every subtask has finished, only commits are left: {folded}{void}"
         case mode:

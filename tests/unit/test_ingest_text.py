@@ -73,7 +73,7 @@ def test_a_streaming_job_shows_its_last_checkpoint_and_how_old_it_is() -> None:
     line = progress_line(STREAMING, Rates(rows=4_321.4, read_bytes=1_500), 12_500_000)
 
     assert line == (
-        "splits 2/3 | 1,234 rows published | 4,321 rows/s, 1.5 kB/s | checkpoint 7 2.5 s ago | "
+        "splits 2/3 | 1,234 rows published | 4,321 rows/s, 1.5 kB/s | checkpoint 7, 2.5 s ago | "
         "attempts 2 live, 3 lost"
     )
 
@@ -90,7 +90,7 @@ def test_before_the_listing_is_complete_nobody_knows_how_many_splits_there_are()
 
     assert progress_line(Progress(), rates, 0).startswith("splits 0/? | ")
     assert progress_line(some, rates, 0).startswith("splits 2/3+ | ")
-    assert "no checkpoint yet" in progress_line(Progress(), rates, 0)
+    assert "checkpoint none yet" in progress_line(Progress(), rates, 0)
 
 
 def test_rates_are_taken_over_the_last_fifteen_seconds() -> None:
@@ -145,7 +145,7 @@ def test_a_job_that_begins_says_so() -> None:
     begun = replace(RESTORED, mode="start", checkpoint_id=-1, record_count=0)
 
     assert restored_line(begun, Progress()) == "a new job"
-    assert restored_line(replace(begun, record_count=3), Progress()) == (
+    assert restored_line(replace(begun, record_count=3), Progress(epoch=0)) == (
         "started again, 3 records folded in 0.25 s"
     )
     assert restored_line(replace(begun, mode="settle"), BATCH).startswith(

@@ -1,0 +1,1 @@
+"""The parts of the rules example: the operator and its coordinator, and what proves them right."""

@@ -1,0 +1,33 @@
+"""What the rules operator and its coordinator say to each other."""
+
+# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+
+from coordlog.schemas.payload import Payload, event
+
+__all__ = ["RuleApplied", "RuleUpdate", "RulesFinished"]
+
+
+@event("rules.update", version=1)
+class RuleUpdate(Payload):
+    """Down: from here on prices are amounts times `factor`."""
+
+    number: int
+    """1, 2, 3 …, the same rule for every subtask."""
+    factor: int
+
+
+@event("rules.applied", version=1)
+class RuleApplied(Payload):
+    """Up: this rule is in force at the subtask."""
+
+    number: int
+
+
+@event("rules.finished", version=1)
+class RulesFinished(Payload):
+    """Up: the subtask has no more rows, and needs no more rules."""
+
+    number: int
+    """The last rule in force, 0 for none."""
+    rows: int
+    """All rows that it has given on."""

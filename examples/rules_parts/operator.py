@@ -1,0 +1,102 @@
+"""The subtask's side: prices each row by the rule in force, and says which rule that is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coordlog.schemas.payload import Payload
+from coordlog.subtask import Operator, OperatorContext, Snapshot
+
+from .events import RuleApplied, RulesFinished, RuleUpdate
+
+__all__ = ["NO_RULE", "RuleInForce", "RulesOperator", "RulesOutOfOrderError"]
+
+
+class RulesOutOfOrderError(Exception):
+    """A rule, or the word of one, came twice, too early, or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleInForce:
+    """The operator's whole state: what a snapshot holds."""
+
+    number: int
+    factor: int
+    rows: int
+    """Rows given on by this subtask since the job began."""
+
+    def to_bytes(self) -> bytes:
+        """For a snapshot."""
+        return json.dumps([self.number, self.factor, self.rows]).encode()
+
+    @classmethod
+    def from_bytes(cls, state: bytes) -> RuleInForce:
+        """From a snapshot."""
+        number, factor, rows = json.loads(state)
+        return cls(number=number, factor=factor, rows=rows)
+
+
+NO_RULE = RuleInForce(number=0, factor=1, rows=0)
+
+
+class RulesOperator(Operator):
+    """Adds to each row its subtask, its place among the subtask's rows, the rule, and the price.
+
+    Args:
+        pause_s: Seconds that each batch takes longer, so that there is time to kill something.
+    """
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
+        self._state = NO_RULE
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Begin where the restored checkpoint says."""
+        self._context = context
+        if state is not None:
+            self._state = RuleInForce.from_bytes(state)
+
+    def handle_event(self, event: Payload) -> None:
+        """A rule comes into force; the coordinator is told before the rule is acked."""
+        assert isinstance(event, RuleUpdate)
+        state = self._state
+        if event.number != state.number + 1:
+            raise RulesOutOfOrderError(f"rule {event.number} came after rule {state.number}")
+        self._state = RuleInForce(number=event.number, factor=event.factor, rows=state.rows)
+        self._context.send_event(RuleApplied(number=event.number))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch, priced."""
+        time.sleep(self._pause_s)
+        state, count = self._state, batch.num_rows
+        self._state = RuleInForce(
+            number=state.number, factor=state.factor, rows=state.rows + count
+        )
+        added = {
+            "subtask": pa.array([self._context.subtask] * count, pa.int64()),
+            "nth": pa.array(range(state.rows + 1, state.rows + count + 1), pa.int64()),
+            "rule": pa.array([state.number] * count, pa.int64()),
+            "price": pc.multiply(batch.column("amount"), state.factor),
+        }
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, *added.values()], names=[*batch.schema.names, *added]
+        )
+
+    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
+        """The rule and the count belong to the rows that are above the barrier."""
+        return Snapshot(state=self._state.to_bytes())
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """No more rows: say so."""
+        self._context.send_event(RulesFinished(number=self._state.number, rows=self._state.rows))
+        yield from ()
+
+    def final_snapshot(self) -> Snapshot:
+        """As at a barrier."""
+        return Snapshot(state=self._state.to_bytes())
