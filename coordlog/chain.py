@@ -16,7 +16,7 @@ __all__ = ["Chain", "OperatorSpec", "SourceSpec"]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec:
-    """The first link of a chain. `create_reader` travels to the tasks, so that it must pickle (by value in notebooks)."""
+    """The first link of a chain. `create_reader` travels to the tasks, so that it must pickle."""
 
     operator_id: str
     version: int = 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol, runtime_checkable
 
 from coordlog.coordinator import Sink
@@ -21,12 +22,12 @@ class CleaningSink(Protocol):
     """A sink whose attempts stage things outside, which may be left over. Its methods run on workers."""
 
     def clean(
-        self, *, driver_id: str, subtask: int, attempt_number: int, keep: Set[str]
+        self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
     ) -> None:
         """Remove what that attempt has staged, but `keep`. Safe to do again."""
         ...
 
-    def sweep(self, *, keep: Set[str]) -> None:
+    def sweep(self, *, keep: AbstractSet[str]) -> None:
         """Remove all that is staged, but `keep`; when no attempt of any driver lives."""
         ...
 

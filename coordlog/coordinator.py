@@ -43,7 +43,7 @@ class Ack:
 
 
 class EventFuture(Protocol):
-    """What becomes of one event; resolved on the mailbox, in the turn of the record that decides it (clauses C5, C9)."""
+    """What becomes of one event; resolved on the mailbox, in the turn that decides it (clauses C5, C9)."""
 
     @property
     def event_id(self) -> int:
@@ -59,7 +59,7 @@ class EventFuture(Protocol):
         ...
 
     def add_done_callback(self, handler: Callable[[EventFuture], None]) -> None:
-        """Call `handler` on the mailbox once decided; at once, in this turn, where it is. What it raises is clause A3's."""
+        """Call `handler` on the mailbox once decided; at once where it is. What it raises falls under A3."""
         ...
 
 
@@ -99,7 +99,7 @@ class CheckpointResult(Protocol):
         ...
 
     def complete(self, state: bytes) -> None:
-        """This moment is the coordinator's cut: what it sent before belongs to the checkpoint, what it sends after waits.
+        """This moment is the cut: what was sent before belongs to the checkpoint, what is sent after waits.
 
         After the checkpoint's abort this does nothing (clause F6).
         """
@@ -168,7 +168,7 @@ class CoordinatorContext(Protocol):
 
     @property
     def state(self) -> Any:  # noqa: ANN401, the author's own type: `EventSourcedCoordinator.state` has it
-        """The coordinator's projection as of now, its own records of this turn included; None where it declares none."""
+        """The projection as of now, this turn's own records included; None where none is declared."""
         ...
 
     def current_parallelism(self) -> int:
@@ -245,7 +245,7 @@ class OperatorCoordinator(ABC):
         result.complete(b"")
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint has completed, or is told again after a restore; subsumes older ones. -1 at a batch job's end."""
+        """A checkpoint has completed, or is told again after a restore. -1 at a batch job's end."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """A checkpoint that this object was asked for will not complete."""

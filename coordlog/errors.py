@@ -31,7 +31,7 @@ One tree, a leaf for each decision that a caller takes::
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
     └── EnvironmentSetupError      Java, jars, a broker, slots: what this machine lacks
 
-Values are attributes, and `__str__` makes the sentence, so that an error crosses a process as a pickle and stays readable.
+Values are attributes, and `__str__` makes the sentence: an error crosses a process as a pickle and stays readable.
 """
 
 from __future__ import annotations

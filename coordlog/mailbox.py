@@ -23,7 +23,7 @@ from coordlog.log.port import UnstoredRecord
 from coordlog.messages import UpMessage
 from coordlog.runtime import Runtime
 
-__all__ = ["CallbackTimeoutError", "Mailbox", "MachineClock"]
+__all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
 
 _log = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class Mailbox:
                 seen = (number, time.monotonic())
                 continue
             if time.monotonic() - seen[1] > self._callback_timeout_s:
-                frame = sys._current_frames().get(mailbox.ident or -1)
+                frame = sys._current_frames().get(mailbox.ident or -1)  # noqa: SLF001, the only way
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
                 return
@@ -241,7 +241,7 @@ def _logged(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         try:
             work()
-        except Exception:
+        except Exception:  # noqa: BLE001, its owner reports by posting; this is the last resort
             _log.exception("a worker's task raised")
 
     return run

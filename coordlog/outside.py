@@ -20,7 +20,7 @@ class Arrivals(Protocol):
         ...
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
-        """Nothing will come any more, and nothing reaches the other side (clause B8). Once, after the last `arrived`."""
+        """Nothing comes or goes any more (clause B8). Once, after the last `arrived`."""
         ...
 
 

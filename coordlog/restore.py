@@ -66,7 +66,7 @@ def describe_operators(chain: Chain) -> str:
 
 
 class Rebuild:
-    """Folds stored records, in offset order, into a job's state. Whole turns only; void records are counted, not read."""
+    """Folds stored records, in offset order, into a job's state: whole turns only; void ones are counted."""
 
     def __init__(self, projection: JobProjection, types: PayloadTypes) -> None:
         self.state: JobState = projection.initial()

@@ -6,16 +6,13 @@ simulation runs this very code on simulated time.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from coordlog.chain import Chain
-from coordlog.cleaning import cleaning_of
 from coordlog.coordinator import OperatorCoordinator
 from coordlog.errors import CoordlogError
 from coordlog.hosting import CallFailure, CoordinatorHost
@@ -23,19 +20,12 @@ from coordlog.kernel.building import KernelConfig
 from coordlog.kernel.inputs import (
     Action,
     AttemptLost,
-    AttemptRegistered,
-    CheckpointAckArrived,
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
-    CommitSettled,
-    CompletionArrived,
-    EventAckArrived,
-    EventArrived,
     FailGlobally,
     Input,
     Rollback,
-    SplitFinishedArrived,
     WorkDone,
 )
 from coordlog.kernel.outputs import (
@@ -44,6 +34,7 @@ from coordlog.kernel.outputs import (
     Call,
     CancelStage,
     CompletedReleased,
+    DelayNextAttempt,
     DeliverEvent,
     Effect,
     EndJob,
@@ -57,7 +48,8 @@ from coordlog.kernel.outputs import (
     StopAckTimer,
     TellAttempt,
 )
-from coordlog.kernel.step import act, due, is_ready_for_attempts, step
+from coordlog.kernel.policy import backoff_s
+from coordlog.kernel.step import act, due, is_final_owed, is_ready_for_attempts, step
 from coordlog.limits import (
     ACK_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
@@ -69,24 +61,7 @@ from coordlog.limits import (
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.port import UnstoredRecord
-from coordlog.messages import (
-    Accepted,
-    AckCheckpoint,
-    AckEvent,
-    AlreadyFinished,
-    CheckpointAborted,
-    CheckpointCompleted,
-    Complete,
-    Fail,
-    Fenced,
-    FinishSplit,
-    Refused,
-    Register,
-    SendEvent,
-    UpMessage,
-)
-from coordlog.messages import DeliverEvent as DeliverMessage
-from coordlog.messages import InjectBarrier as BarrierMessage
+from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.schemas.codec import encode_record, header_of
@@ -94,33 +69,13 @@ from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record, record_key
 
+from .arrivals import input_of, registration_of
+from .releasing import Releasing, Workers
+from .timers import Clock, Timers
+
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
 
 _log = logging.getLogger(__name__)
-
-
-class Clock(Protocol):
-    """Time, as the runtime is told it."""
-
-    def now_us(self) -> int:
-        """Microseconds since 1970, UTC: for records."""
-        ...
-
-    def monotonic_s(self) -> float:
-        """Seconds that never go back: for timers."""
-        ...
-
-
-class Workers(Protocol):
-    """Threads for what may block. Any thread; never blocks."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Run `work` some time soon; it reports through `post`."""
-        ...
-
-    def post(self, thunk: Callable[[], None]) -> None:
-        """Run `thunk` on the mailbox, in the order of these calls."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +87,8 @@ class RuntimeOptions:
     checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
     ack_timeout_s: float = ACK_TIMEOUT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    append_stall_s: float = 1.0
+    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -143,6 +100,8 @@ class Turn:
     records: list[Record] = field(default_factory=list)
     effects: list[Effect | Callable[[], None]] = field(default_factory=list)
     unstored: Sequence[UnstoredRecord] = ()
+    after: JobState
+    """The state at its end."""
     call_count: int = 0
     connection_id: int | None = None
     """Whose message it answers: it may be read on once this turn is released."""
@@ -165,7 +124,7 @@ class Runtime:
     `fire_timers` no later than `next_timer_s` says; and stop when `outcome` is set.
     """
 
-    def __init__(  # noqa: PLR0913, one port each
+    def __init__(
         self,
         *,
         chain: Chain,
@@ -181,8 +140,15 @@ class Runtime:
         self.state = state
         self.outcome: EndJob | None = None
         self.host = CoordinatorHost(chain.coordinators, chain.payload_types, self)
-        self._types = chain.payload_types
-        self._sinks = {one.operator_id: one.sink for one in chain.coordinators}
+        self._timers = Timers(clock)
+        self._releasing = Releasing(
+            runtime=self,
+            chain=chain,
+            connections=connections,
+            workers=workers,
+            timers=self._timers,
+            ack_timeout_s=options.ack_timeout_s,
+        )
         self._config, self._options, self._clock = config, options, clock
         self._connections, self._stage, self._workers = connections, stage, workers
         self._on_released = on_released
@@ -191,20 +157,19 @@ class Runtime:
         self._failed_inside: tuple[str, str] | None = None
         self._waiting: deque[Turn] = deque()
         self._in_flight = 0
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._timer_count = 0
-        self._attempt_of: dict[int, tuple[int, int]] = {}
-        self._connection_of: dict[tuple[int, int], int] = {}
-        self._ack_timers: dict[int, int] = {}
-        self._dead_timers: set[int] = set()
-        self._settling: set[int] = set()
+        self._in_flight_since_s = 0.0
+        self._stalled_s = 0.0
+        self._registering: dict[int, Register] = {}
+        self._not_before_s: dict[int, float] = {}
         self._vacant_since: dict[int, float] = {}
         self._stage_run = 0
         self._is_stage_running = False
+        self._is_stage_cancelled = False
+        self._is_final_retried = False
         self._is_stopping = False
         self.last_released_checkpoint: int | None = None
 
-    # --- TurnPort, for the host ---------------------------------------------------------------------------------------
+    # --- TurnPort, for the host -----------------------------------------------------------------
     @property
     def now_us(self) -> int:
         """The turn's time; outside a turn, the last one's."""
@@ -284,7 +249,7 @@ class Runtime:
                 self._work_done(fired)
 
         def begin() -> None:
-            self._call_later(delay_s, fire)
+            self._timers.call_later(delay_s, fire)
 
         turn.effects.append(begin)
 
@@ -310,12 +275,12 @@ class Runtime:
         def close() -> None:
             try:
                 coordinator.close()
-            except Exception:
+            except Exception:  # noqa: BLE001, clause A2: nobody waits for it
                 _log.exception("close of %s raised", type(coordinator).__name__)
 
         self._workers.run(close)
 
-    # --- turns --------------------------------------------------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------------
     def begin(self, given: Input | None) -> None:
         """The first thing of a reign: start, resume or roll back; None where only settling is left."""
         if given is None:
@@ -418,7 +383,7 @@ class Runtime:
                 _log.error("a %s of %d bytes", record.kind.value, unstored.size_bytes)
         self._waiting.append(turn)
 
-    # --- the log ------------------------------------------------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------
     @property
     def unreleased_turns(self) -> int:
         """Turns that wait for the log."""
@@ -474,138 +439,38 @@ class Runtime:
         if turn.connection_id is not None:
             self._connections.released(turn.connection_id, 1)
 
-    # --- effects ------------------------------------------------------------------------------------------------------
-    def _do(self, effect: Effect) -> None:  # noqa: C901, PLR0912, a table of a few lines each
+    # --- effects --------------------------------------------------------------------------------
+    def _do(self, effect: Effect, after: JobState) -> None:
         match effect:
-            case AcceptAttempt():
-                self._accept(effect)
-            case AnswerFinished():
-                self._connections.send(
-                    effect.connection_id, AlreadyFinished(attempt_number=effect.attempt_number)
-                )
-                self._connections.close(effect.connection_id)
-            case RefuseAttempt():
-                self._connections.send(effect.connection_id, Refused(reason=effect.reason))
-                self._connections.close(effect.connection_id)
-            case DeliverEvent():
-                self._deliver(effect)
-            case InjectBarrier():
-                connection = self._connection_of.get((effect.subtask, effect.attempt_number))
-                if connection is not None:
-                    self._connections.send(
-                        connection, BarrierMessage(checkpoint_id=effect.checkpoint_id)
-                    )
-            case TellAttempt():
-                self._tell(effect)
-            case FenceAttempt():
-                self._fence(effect)
+            case (
+                AcceptAttempt()
+                | AnswerFinished()
+                | RefuseAttempt()
+                | DeliverEvent()
+                | InjectBarrier()
+                | TellAttempt()
+                | FenceAttempt()
+                | StopAckTimer()
+            ):
+                self._releasing.do(effect, after)
             case KillTask():
                 if effect.stage_run == self._stage_run and self._is_stage_running:
                     self._stage.kill_task(effect.stage_run, effect.task_attempt_id, effect.reason)
+            case DelayNextAttempt():
+                until_s = self._clock.monotonic_s() + effect.delay_s
+                self._not_before_s[effect.subtask] = until_s
             case CancelStage():
                 self._cancel_stage(effect)
             case Settle():
-                self._settle(effect)
+                self._releasing.settle(effect)
             case CompletedReleased():
                 self.last_released_checkpoint = effect.checkpoint_id
                 released = CheckpointReleased(checkpoint_id=effect.checkpoint_id)
                 self._workers.post(lambda: self.handle(released))
             case StartCheckpointTimer():
                 self._start_checkpoint_timer(effect.checkpoint_id)
-            case StopAckTimer():
-                timer = self._ack_timers.pop(effect.event_id, None)
-                if timer is not None:
-                    self._dead_timers.add(timer)
             case EndJob():
                 self.outcome = effect
-
-    def _accept(self, effect: AcceptAttempt) -> None:
-        key = (effect.subtask, effect.attempt_number)
-        if self._attempt_of.get(effect.connection_id) != key:
-            return
-        self._connection_of[key] = effect.connection_id
-        self._connections.send(
-            effect.connection_id,
-            Accepted(
-                driver_id=self.state.driver_id,
-                epoch=effect.epoch,
-                attempt_number=effect.attempt_number,
-                restored_checkpoint=effect.restored_checkpoint,
-                parallelism=self.state.parallelism,
-                is_batch=self.state.is_batch,
-                states=effect.states,
-            ),
-        )
-
-    def _deliver(self, effect: DeliverEvent) -> None:
-        event = effect.event
-        connection = self._connection_of.get((event.subtask, event.attempt_number))
-        if connection is None:
-            return
-        self._connections.send(
-            connection,
-            DeliverMessage(
-                operator_id=event.operator_id,
-                event_id=event.event_id,
-                payload_type=event.payload_type,
-                payload=event.payload,
-            ),
-        )
-        if not event.is_loss_tolerant:
-            self._ack_timers[event.event_id] = self._call_later(
-                self._options.ack_timeout_s, lambda: self._ack_timed_out(effect)
-            )
-
-    def _ack_timed_out(self, effect: DeliverEvent) -> None:
-        event = effect.event
-        self._ack_timers.pop(event.event_id, None)
-        gateway = self.state.gateways.get((event.operator_id, event.subtask))
-        if gateway is None or event.event_id not in gateway.unacked:
-            return
-        self.handle(
-            AttemptLost(
-                subtask=event.subtask,
-                attempt_number=event.attempt_number,
-                operator_id=event.operator_id,
-                event_id=event.event_id,
-                reason=f"no ack of event {event.event_id} ({event.payload_type}) to operator "
-                f"{event.operator_id!r} within {self._options.ack_timeout_s:g} s",
-            )
-        )
-
-    def _tell(self, effect: TellAttempt) -> None:
-        connection = self._connection_of.get((effect.subtask, effect.attempt_number))
-        if connection is None:
-            return
-        if effect.is_completed:
-            self._connections.send(
-                connection, CheckpointCompleted(checkpoint_id=effect.checkpoint_id)
-            )
-        else:
-            self._connections.send(
-                connection, CheckpointAborted(checkpoint_id=effect.checkpoint_id)
-            )
-
-    def _fence(self, effect: FenceAttempt) -> None:
-        connection = self._connection_of.pop((effect.subtask, effect.attempt_number), None)
-        if connection is not None:
-            self._connections.send(
-                connection, Fenced(reason=effect.reason, is_finished=effect.is_finished)
-            )
-            self._connections.close(connection)
-        if not effect.is_finished:
-            self._clean(effect)
-
-    def _clean(self, effect: FenceAttempt) -> None:
-        for work in cleaning_of(
-            self.state,
-            self._types,
-            self._sinks,
-            driver_id=effect.driver_id,
-            subtask=effect.subtask,
-            attempt_number=effect.attempt_number,
-        ):
-            self._workers.run(work)
 
     def _start_checkpoint_timer(self, checkpoint_id: int) -> None:
         timeout_s = self._options.checkpoint_timeout_s
@@ -614,45 +479,9 @@ class Runtime:
             if checkpoint_id in self.state.pending:
                 self.handle(CheckpointTimedOut(checkpoint_id=checkpoint_id, timeout_s=timeout_s))
 
-        self._call_later(timeout_s, timed_out)
+        self._timers.call_later(timeout_s, timed_out)
 
-    def _settle(self, effect: Settle) -> None:
-        if effect.sequence in self._settling:
-            return
-        self._settling.add(effect.sequence)
-        sink = self._sinks.get(effect.operator_id)
-
-        def run() -> None:
-            key: str | None = None
-            encoded: bytes | None = None
-            failure: str | None = None
-            try:
-                if sink is None:
-                    raise LookupError(f"operator {effect.operator_id!r} has no sink")  # noqa: TRY301
-                outcome = sink.settle(self._types.decode(effect.payload_type, effect.payload))
-                if outcome is not None:
-                    declared = self._types.of(outcome)
-                    key, encoded = declared.key, declared.encode(outcome)
-            except Exception as error:  # noqa: BLE001, clause H3: it enters as an outcome
-                failure = f"{type(error).__name__}: {error}"
-            self._workers.post(
-                lambda: self._settled(
-                    CommitSettled(
-                        sequence=effect.sequence,
-                        payload_type=key,
-                        payload=encoded,
-                        error=failure,
-                    )
-                )
-            )
-
-        self._call_later(effect.delay_s, lambda: self._workers.run(run))
-
-    def _settled(self, given: CommitSettled) -> None:
-        self._settling.discard(given.sequence)
-        self.handle(given)
-
-    # --- the stage ----------------------------------------------------------------------------------------------------
+    # --- the stage ------------------------------------------------------------------------------
     def _start_stage_if_ready(self) -> None:
         if self._is_stage_running or self._is_stopping or self.outcome is not None:
             return
@@ -693,7 +522,7 @@ class Runtime:
         if self._is_stage_running:
             self._stage.cancel(self._stage_run, effect.reason)
         if effect.backoff_s is not None:
-            self._call_later(effect.backoff_s, self._roll_back)
+            self._timers.call_later(effect.backoff_s, self._roll_back)
 
     def _roll_back(self) -> None:
         if self.state.phase is Phase.FAILING:
@@ -727,7 +556,7 @@ class Runtime:
                 )
                 return
 
-    # --- from attempts ------------------------------------------------------------------------------------------------
+    # --- from attempts --------------------------------------------------------------------------
     def arrived(self, connection_id: int, message: UpMessage) -> None:
         """A message of an attempt's connection, in order."""
         if isinstance(message, Register):
@@ -779,12 +608,12 @@ class Runtime:
             del self._connection_of[key]
         self.handle(AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason))
 
-    # --- checkpoints and the end --------------------------------------------------------------------------------------
+    # --- checkpoints and the end ----------------------------------------------------------------
     def start_checkpoints(self) -> None:
         """Begin the periodic checkpoints, where an interval is set."""
         interval_s = self._options.checkpoint_interval_s
         if interval_s is not None and not self.state.is_batch:
-            self._call_later(interval_s, self._checkpoint_due)
+            self._timers.call_later(interval_s, self._checkpoint_due)
 
     def _checkpoint_due(self) -> None:
         interval_s = self._options.checkpoint_interval_s
@@ -793,7 +622,7 @@ class Runtime:
         if not self._is_stopping:
             self.handle(CheckpointDue())
         is_triggered = self.state.next_checkpoint_id != before
-        self._call_later(interval_s if is_triggered else interval_s / 10, self._checkpoint_due)
+        self._timers.call_later(interval_s if is_triggered else interval_s / 10, self._checkpoint_due)
 
     def trigger_checkpoint(self) -> int | None:
         """Trigger a checkpoint now; its id, or None where none may start now."""
@@ -805,88 +634,11 @@ class Runtime:
         """No new stage, no periodic checkpoint any more."""
         self._is_stopping = True
 
-    # --- timers -------------------------------------------------------------------------------------------------------
-    def _call_later(self, delay_s: float, callback: Callable[[], None]) -> int:
-
-        self._timer_count += 1
-        heapq.heappush(
-            self._timers, (self._clock.monotonic_s() + delay_s, self._timer_count, callback)
-        )
-        return self._timer_count
-
+    # --- timers ---------------------------------------------------------------------------------
     def next_timer_s(self) -> float | None:
         """When the next timer is due, on the monotonic clock."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_s()
 
     def fire_timers(self) -> None:
         """Run what is due."""
-
-        now = self._clock.monotonic_s()
-        while self._timers and self._timers[0][0] <= now:
-            _, number, callback = heapq.heappop(self._timers)
-            if number in self._dead_timers:
-                self._dead_timers.discard(number)
-                continue
-            callback()
-
-
-def _last_line(trace: str) -> str:
-    """What was raised: the end of its traceback."""
-    return trace.strip().rpartition("\n")[2]
-
-
-def _input(subtask: int, attempt_number: int, message: UpMessage) -> Input:
-    """The kernel's input for a message of a registered attempt."""
-    match message:
-        case SendEvent():
-            return EventArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                operator_id=message.operator_id,
-                event_id=message.event_id,
-                last_barrier=message.last_barrier,
-                payload_type=message.payload_type,
-                payload=message.payload,
-            )
-        case AckEvent():
-            return EventAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                operator_id=message.operator_id,
-                event_id=message.event_id,
-                last_barrier=message.last_barrier,
-            )
-        case AckCheckpoint():
-            return CheckpointAckArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                checkpoint_id=message.checkpoint_id,
-                snapshot=message.snapshot,
-            )
-        case FinishSplit():
-            return SplitFinishedArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                operator_id=message.operator_id,
-                last_barrier=message.last_barrier,
-                finished=message.finished,
-            )
-        case Complete():
-            return CompletionArrived(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                last_barrier=message.last_barrier,
-                snapshot=message.snapshot,
-            )
-        case Fail():
-            return AttemptLost(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                reason=f"{message.callback} of operator {message.operator_id!r} raised "
-                f"{_last_line(message.reason)}\n{message.reason}",
-                operator_id=message.operator_id,
-                split_id=message.split_id,
-                event_id=message.event_id,
-            )
-        case Register():
-            raise AssertionError("handled by its caller")
+        self._timers.fire()

@@ -80,7 +80,7 @@ class OperatorContext(Protocol):
         ...
 
     def send_event(self, event: Payload) -> None:
-        """Send to this operator's coordinator; returns when the event is on its way, ahead of any later ack (clause D2)."""
+        """Send to this operator's coordinator; returns when it is on its way, ahead of any later ack (clause D2)."""
         ...
 
     def check_alive(self) -> None:
@@ -117,7 +117,7 @@ class Operator(ABC):
         return ()
 
     def end_of_split(self, split_id: str) -> Snapshot:
-        """All rows of a split have passed: flush them. Called only where the whole chain keeps no state across splits."""
+        """All rows of a split have passed: flush them. Only where no link keeps state across splits."""
         return Snapshot()
 
     def finish(self) -> Iterable[pa.RecordBatch]:

@@ -202,9 +202,7 @@ def subtask_reset(state: JobState, record: Record) -> JobState:
     subtask = evolve(state.subtasks[number], restore_from=required(record.checkpoint_id))
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
-    return evolve(
-        state, subtasks=state.subtasks.set(number, subtask), failures_us=failures[-1000:]
-    )
+    return evolve(state, subtasks=state.subtasks.set(number, subtask), failures_us=failures[-1000:])
 
 
 def split_finished(state: JobState, record: Record, value: SplitFinished) -> JobState:
@@ -267,8 +265,10 @@ def _batch_grants(state: JobState) -> tuple[Granted, ...]:
     """All that a batch job commits at its end, in subtask order, each subtask's in the order in which it was made."""
     grants: list[tuple[int, int, Granted]] = []
     for kept in sorted_values(state.kept_splits):
-        for one in kept.committables:
-            grants.append((kept.subtask, kept.sequence, _grant(kept, kept.split_id, one)))
+        grants.extend(
+            (kept.subtask, kept.sequence, _grant(kept, kept.split_id, one))
+            for one in kept.committables
+        )
     for subtask in sorted_values(state.subtasks):
         if subtask.completion is not None:
             for one in subtask.completion.all_committables():

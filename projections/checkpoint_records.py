@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from immutables import Map
@@ -346,7 +345,7 @@ def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> 
     return None if cut is None else cut.state
 
 
-def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
+def missing(pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
     """Who is missing from a pending checkpoint, for people (clause F12)."""
     coordinators = [one for one in operators if one not in pending.cuts]
     subtasks = [n for n in sorted(pending.attempts) if n not in pending.acks]

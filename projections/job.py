@@ -205,7 +205,8 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
 
 def _event_redelivered(state: JobState, record: Record) -> JobState:
     owed = state.owed_redeliveries
-    assert owed and owed[0].sequence == record.cause, "redeliveries are in log order"
+    assert owed, "something is owed"
+    assert owed[0].sequence == record.cause, "redeliveries are in log order"
     return evolve(state, owed_redeliveries=owed[1:])
 
 

@@ -1,4 +1,4 @@
-"""The lifecycles of a job and of a checkpoint, as tables; what is not in them is a fault of the driver that wrote it."""
+"""The lifecycles of a job and of a checkpoint, as tables; the rest is a fault of the driver that wrote it."""
 
 from __future__ import annotations
 

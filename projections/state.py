@@ -1,6 +1,6 @@
 """What a job's log says of the job: immutable, sharing structure from one record to the next.
 
-A persistent map iterates in hash order, so nothing here is iterated over but through `sorted_items` and `sorted_values`.
+A persistent map iterates in hash order: nothing here is iterated over but through `sorted_items`, `sorted_values`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
     "AttemptState",
-    "Completion",
     "CompletedCheckpoint",
+    "Completion",
     "Cut",
     "DownEvent",
     "FinishedPart",

@@ -54,7 +54,7 @@ class PayloadRole(enum.Enum):
 class Payload(AvroModel):
     """Base class of every payload. Subclasses are declared with `event`, `fact`, `request`, `response` or `payload`."""
 
-    coordlog_type: ClassVar["PayloadType"]
+    coordlog_type: ClassVar[PayloadType]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,7 +209,7 @@ class PayloadTypes:
         return declared
 
     def decode(self, key: str | None, data: bytes | None) -> Payload:
-        """The payload of a record. Raises PayloadTypeError for a type that the job does not have, ValueError for damage."""
+        """The payload of a record. Raises PayloadTypeError for an unknown type, ValueError for damage."""
         declared = self._by_key.get(key or "")
         if declared is None:
             raise PayloadTypeError(str(key), "unknown here: the job that wrote it had this type")

@@ -56,7 +56,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One value in the log. Fields that a kind does not use are None; `RECORD_FIELDS` in the docs says which do what."""
+    """One value in the log. Fields that a kind does not use are None."""
 
     epoch: int
     """The reign that wrote it."""
@@ -93,7 +93,7 @@ def driver_key(job_id: str, epoch: int) -> str:
 
 
 def record_key(record: Record) -> str:
-    """The Kafka key of a record: the execution attempt that it belongs to, as in `ingest/3/0`, else its driver's epoch."""
+    """The Kafka key of a record: its execution attempt, as in `ingest/3/0`, else its driver's epoch."""
     if record.subtask is None or record.attempt_number is None:
         return driver_key(record.job_id, record.epoch)
     return f"{record.job_id}/{record.subtask}/{record.attempt_number}"

@@ -75,7 +75,7 @@ class Job:
         PayloadTypeError: A payload type has no name, or stands twice.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, the options of a job
         self,
         *,
         job_id: str,
@@ -162,7 +162,9 @@ class Job:
     def start(self, spark: SparkSession) -> None:
         """Restore and begin; returns once the driver runs. Raises as `run`."""
         if self._driver is not None:
-            raise UsageError(f"job {self.job_id}: this object has been started before; make a new one")
+            raise UsageError(
+                f"job {self.job_id}: this object has been started before; make a new one"
+            )
         for one in self._sinks:
             one.prepare(self.job_id)  # type: ignore[union-attr]
         surroundings = SparkSurroundings(

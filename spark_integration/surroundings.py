@@ -31,9 +31,7 @@ class SparkSurroundings:
         EnvironmentSetupError: The session has fewer slots than subtasks.
     """
 
-    def __init__(
-        self, spark: SparkSession, *, chain: Chain, job_id: str, parallelism: int
-    ) -> None:
+    def __init__(self, spark: SparkSession, *, chain: Chain, job_id: str, parallelism: int) -> None:
         check_slots(spark, parallelism)
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
@@ -87,9 +85,7 @@ class SparkSurroundings:
         token = find_token(self._job_id)
         if not endpoint or token is None:
             return False
-        return probe_driver(
-            endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token
-        )
+        return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
 
     def end(self) -> None:
         """See `Surroundings`."""

@@ -191,7 +191,7 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    retained = [n for n in sorted(step.state.completed)][1 - step.config.retained_checkpoints :]
+    retained = sorted(step.state.completed)[1 - step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     step.add(
         Kind.CHECKPOINT_COMPLETED,
@@ -293,7 +293,7 @@ def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
     pending = step.state.pending.get(given.checkpoint_id)
     if pending is None or step.state.phase is not Phase.RUNNING:
         return
-    lacking = missing(step.state, pending, step.config.operators)
+    lacking = missing(pending, step.config.operators)
     reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
     abort(step, given.checkpoint_id, reason, is_timed_out=True)
     if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:

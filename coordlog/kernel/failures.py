@@ -59,7 +59,7 @@ def resume(step: StepBuilder) -> None:
 
 
 def rollback(step: StepBuilder, given: Rollback) -> None:
-    """Everything back to a checkpoint: abort, end, reset; new coordinators are reset and started (clauses E2, E4, A2)."""
+    """Back to a checkpoint: abort, end, reset; new coordinators are reset and started (clauses A2, E2, E4)."""
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "the job goes back to a checkpoint", is_told=False)
     reason = "global failover" if given.is_failover else "its driver is gone"
@@ -142,7 +142,7 @@ def tell_restored(step: StepBuilder) -> None:
 
 
 def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
-    """`GLOBAL_FAILURE`: until the next reset nothing from attempts is handled. Failures in succession make one reset."""
+    """`GLOBAL_FAILURE`: until the next reset nothing from attempts is handled. Several make one reset."""
     state = step.state
     if state.is_over:
         return

@@ -1,4 +1,4 @@
-"""What a step leads to: calls into coordinators' code, made in the same turn, and effects, held until the log has it."""
+"""What a step leads to: calls into coordinators' code, in the same turn, and effects, held until the log has it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from coordlog.schemas.record import Record
 __all__ = [
     "AcceptAttempt",
     "AnswerFinished",
+    "Call",
     "CallAborted",
     "CallAttemptFailed",
     "CallAttemptReady",
@@ -23,7 +24,6 @@ __all__ = [
     "CallReset",
     "CallStart",
     "CallSubtaskReset",
-    "Call",
     "CancelStage",
     "CompletedReleased",
     "DeliverEvent",
@@ -34,8 +34,8 @@ __all__ = [
     "KillTask",
     "RefuseAttempt",
     "Settle",
-    "Step",
     "StartCheckpointTimer",
+    "Step",
     "StopAckTimer",
     "TellAttempt",
 ]

@@ -72,7 +72,7 @@ def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> S
     return builder.built()
 
 
-def _dispatch(builder: StepBuilder, given: Input) -> None:  # noqa: C901, PLR0912, a table of one line each
+def _dispatch(builder: StepBuilder, given: Input) -> None:
     match given:
         case EventArrived():
             attempts.event_arrived(builder, given)

@@ -204,7 +204,7 @@ class HandDrivenJob:
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
     """
 
-    def __init__(  # noqa: PLR0913, a kit's options
+    def __init__(
         self,
         chain: Chain,
         *,

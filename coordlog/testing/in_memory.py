@@ -39,7 +39,7 @@ class _Connection:
 
 
 class InMemorySurroundings:
-    """`Surroundings` whose tasks are threads. `kill` ends one attempt as SIGKILL would: nothing of it is heard any more.
+    """`Surroundings` whose tasks are threads. `kill` ends one attempt as SIGKILL would.
 
     Args:
         chain: The job's.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal, cast
 
 import pyarrow as pa
-from coordlog.coordinators.commits import CommitCoordinatorProvider
 
 from coordlog.chain import OperatorSpec
 from coordlog.coordinator import CommittableOf, Sink
+from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.errors import OptionError, SinkError
 from coordlog.limits import FILES_PER_INTENT, ROW_GROUP_BYTES, ROW_GROUP_ROWS
 from coordlog.schemas.payload import Payload, payload_type_of

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Literal
 
 import pyarrow as pa
-from coordlog.coordinators.splits import SplitCoordinatorProvider
 
 from coordlog.chain import SourceSpec
+from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError
 from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES
 from coordlog.schemas.payload import payload_type_of

@@ -44,9 +44,11 @@ def test_without_the_token_nobody_is_let_in(
     token: Token | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with running() as (endpoint, heard):
-        with pytest.raises(InvalidStatus) as refused, connected(endpoint.address, token=token):
-            pass
+    with (
+        running() as (endpoint, heard),
+        pytest.raises(InvalidStatus) as refused,
+        connected(endpoint.address, token=token),
+    ):
         assert refused.value.response.status_code == 401
         assert heard.arrivals == []
     assert "wrong token" in caplog.text
@@ -64,18 +66,24 @@ def test_the_right_token_is_in_no_log_line_either(caplog: pytest.LogCaptureFixtu
 
 
 def test_another_version_is_refused_by_its_number() -> None:
-    with running() as (endpoint, _), pytest.raises(InvalidStatus) as refused:
-        with connected(endpoint.address, version="7"):
-            pass
+    with (
+        running() as (endpoint, _),
+        pytest.raises(InvalidStatus) as refused,
+        connected(endpoint.address, version="7"),
+    ):
+        pass
     assert refused.value.response.status_code == 426
     body = (refused.value.response.body or b"").decode()
     assert "wire version 1, the client '7'" in body
 
 
 def test_there_are_two_paths_and_no_others() -> None:
-    with running() as (endpoint, _), pytest.raises(InvalidStatus) as refused:
-        with connected(endpoint.address, path="/status"):
-            pass
+    with (
+        running() as (endpoint, _),
+        pytest.raises(InvalidStatus) as refused,
+        connected(endpoint.address, path="/status"),
+    ):
+        pass
     assert refused.value.response.status_code == 404
 
 
@@ -108,16 +116,19 @@ def test_a_second_registration_on_a_connection_ends_it() -> None:
 
 
 def test_a_message_above_the_limit_ends_its_connection_alone() -> None:
-    with running() as (endpoint, heard):
-        with connected(endpoint.address) as one, connected(endpoint.address) as other:
-            say(one, register(0))
-            say(other, register(1))
-            first, second = heard.connection_of(0), heard.connection_of(1)
-            with contextlib.suppress(ConnectionClosed):
-                one.send(bytes(5 * 1024 * 1024))
-            assert "exceeds limit" in heard.reason_of(first)
-            say(other, acked(1))
-            wait_for(lambda: heard.messages(second) == [acked(1)], "the other one is heard")
+    with (
+        running() as (endpoint, heard),
+        connected(endpoint.address) as one,
+        connected(endpoint.address) as other,
+    ):
+        say(one, register(0))
+        say(other, register(1))
+        first, second = heard.connection_of(0), heard.connection_of(1)
+        with contextlib.suppress(ConnectionClosed):
+            one.send(bytes(5 * 1024 * 1024))
+        assert "exceeds limit" in heard.reason_of(first)
+        say(other, acked(1))
+        wait_for(lambda: heard.messages(second) == [acked(1)], "the other one is heard")
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -182,9 +193,8 @@ def test_close_comes_after_what_was_sent_and_nothing_after_close() -> None:
 
 @pytest.mark.clause("B8")
 def test_a_connection_that_ends_is_told_once_after_all_that_came() -> None:
-    with running() as (endpoint, heard):
-        with connected(endpoint.address) as channel:
-            say(channel, register(), *[sent(n) for n in range(20)])
+    with running() as (endpoint, heard), connected(endpoint.address) as channel:
+        say(channel, register(), *[sent(n) for n in range(20)])
         number = heard.connection_of(0)
         assert heard.reason_of(number) == "its task has closed it"
         assert len(heard.messages(number)) == 20
@@ -202,10 +212,9 @@ def test_a_connection_that_breaks_is_noticed_at_once() -> None:
 
 
 def test_sending_to_a_connection_that_is_gone_does_nothing() -> None:
-    with running() as (endpoint, heard):
-        with connected(endpoint.address) as channel:
-            say(channel, register())
-            number = heard.connection_of(0)
+    with running() as (endpoint, heard), connected(endpoint.address) as channel:
+        say(channel, register())
+        number = heard.connection_of(0)
         heard.reason_of(number)
         endpoint.send(number, AlreadyFinished(attempt_number=0))
         endpoint.close(number)
@@ -216,92 +225,105 @@ def test_sending_to_a_connection_that_is_gone_does_nothing() -> None:
 # --- backpressure ---------------------------------------------------------------------------------
 @pytest.mark.clause("D2")
 def test_an_attempt_with_too_much_unreleased_is_not_read_until_some_is_released() -> None:
-    with running(unreleased_messages_max=5, lease_s=0.4) as (endpoint, heard):
-        with connected(endpoint.address) as channel, connected(endpoint.address) as other:
-            say(channel, register(0), *[sent(n) for n in range(20)])
-            number = heard.connection_of(0)
-            wait_for(lambda: len(heard.messages(number)) == 4, "five with the registration")
-            say(other, register(1), acked(0))
-            second = heard.connection_of(1)
-            wait_for(lambda: heard.messages(second), "another attempt is read meanwhile")
-            # Longer than the lease: the silence of a connection that is not read says nothing.
-            until = time.monotonic() + 1.2
-            while time.monotonic() < until:
-                say(other, Heartbeat())
-                assert len(heard.messages(number)) == 4
-                time.sleep(0.02)
+    with (
+        running(unreleased_messages_max=5, lease_s=0.4) as (endpoint, heard),
+        connected(endpoint.address) as channel,
+        connected(endpoint.address) as other,
+    ):
+        say(channel, register(0), *[sent(n) for n in range(20)])
+        number = heard.connection_of(0)
+        wait_for(lambda: len(heard.messages(number)) == 4, "five with the registration")
+        say(other, register(1), acked(0))
+        second = heard.connection_of(1)
+        wait_for(lambda: heard.messages(second), "another attempt is read meanwhile")
+        # Longer than the lease: the silence of a connection that is not read says nothing.
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            say(other, Heartbeat())
+            assert len(heard.messages(number)) == 4
+            time.sleep(0.02)
 
-            endpoint.released(number, 2)
-            wait_for(lambda: len(heard.messages(number)) == 6, "two more")
-            for count in range(7, 21):
-                endpoint.released(number, 1)
-                wait_for(lambda n=count: len(heard.messages(number)) == n, "one for one")  # type: ignore[misc]
-            assert heard.messages(number) == [sent(n) for n in range(20)]
-            assert heard.lost == []
+        endpoint.released(number, 2)
+        wait_for(lambda: len(heard.messages(number)) == 6, "two more")
+        for count in range(7, 21):
+            endpoint.released(number, 1)
+            wait_for(lambda n=count: len(heard.messages(number)) == n, "one for one")  # type: ignore[misc]
+        assert heard.messages(number) == [sent(n) for n in range(20)]
+        assert heard.lost == []
 
 
 @pytest.mark.clause("D2")
 def test_unreleased_bytes_hold_too() -> None:
-    with running(unreleased_bytes_max=100_000) as (endpoint, heard):
-        with connected(endpoint.address) as channel:
-            say(channel, register())
-            number = heard.connection_of(0)
-            say(channel, *[sent(n, bytes(40_000)) for n in range(6)])
-            wait_for(lambda: len(heard.messages(number)) == 3, "what reaches the limit is the last")
-            endpoint.released(number, 2)
-            wait_for(lambda: len(heard.messages(number)) == 4, "one more")
-            endpoint.released(number, 10)
-            wait_for(lambda: len(heard.messages(number)) == 6, "all")
+    with (
+        running(unreleased_bytes_max=100_000) as (endpoint, heard),
+        connected(endpoint.address) as channel,
+    ):
+        say(channel, register())
+        number = heard.connection_of(0)
+        say(channel, *[sent(n, bytes(40_000)) for n in range(6)])
+        wait_for(lambda: len(heard.messages(number)) == 3, "what reaches the limit is the last")
+        endpoint.released(number, 2)
+        wait_for(lambda: len(heard.messages(number)) == 4, "one more")
+        endpoint.released(number, 10)
+        wait_for(lambda: len(heard.messages(number)) == 6, "all")
 
 
 def test_an_attempt_that_is_held_and_dies_is_lost_all_the_same() -> None:
-    with running(unreleased_messages_max=3, heartbeat_s=0.05) as (endpoint, heard):
-        with connected(endpoint.address) as channel:
-            say(channel, register(), *[sent(n) for n in range(50)])
-            number = heard.connection_of(0)
-            wait_for(lambda: len(heard.messages(number)) >= 2, "it is held")
-            channel.socket.shutdown(socket.SHUT_RDWR)
-            assert heard.reason_of(number)
+    with (
+        running(unreleased_messages_max=3, heartbeat_s=0.05) as (endpoint, heard),
+        connected(endpoint.address) as channel,
+    ):
+        say(channel, register(), *[sent(n) for n in range(50)])
+        number = heard.connection_of(0)
+        wait_for(lambda: len(heard.messages(number)) >= 2, "it is held")
+        channel.socket.shutdown(socket.SHUT_RDWR)
+        assert heard.reason_of(number)
 
 
 def test_an_attempt_that_reads_too_slowly_fails_alone() -> None:
-    with running(outgoing_messages_max=20) as (endpoint, heard):
-        with connected(endpoint.address) as slow, connected(endpoint.address) as other:
-            say(slow, register(0))
-            say(other, register(1))
-            first, second = heard.connection_of(0), heard.connection_of(1)
-            # The slow one reads nothing: the buffers of both systems fill, then the queue.
-            for n in range(2000):
-                endpoint.send(first, delivered(n, bytes(100_000)))
-                if heard.lost:
-                    break
-                time.sleep(0.001)
-            assert "it reads too slowly: 21 messages" in heard.reason_of(first)
-            endpoint.send(second, delivered(1))
-            assert hear(other) == delivered(1)
-            assert [number for number, _ in heard.lost] == [first]
+    with (
+        running(outgoing_messages_max=20) as (endpoint, heard),
+        connected(endpoint.address) as slow,
+        connected(endpoint.address) as other,
+    ):
+        say(slow, register(0))
+        say(other, register(1))
+        first, second = heard.connection_of(0), heard.connection_of(1)
+        # The slow one reads nothing: the buffers of both systems fill, then the queue.
+        for n in range(2000):
+            endpoint.send(first, delivered(n, bytes(100_000)))
+            if heard.lost:
+                break
+            time.sleep(0.001)
+        assert "it reads too slowly: 21 messages" in heard.reason_of(first)
+        endpoint.send(second, delivered(1))
+        assert hear(other) == delivered(1)
+        assert [number for number, _ in heard.lost] == [first]
 
 
 # --- leases ---------------------------------------------------------------------------------------
 @pytest.mark.clause("M4")
 def test_an_attempt_that_says_nothing_for_its_lease_is_lost_and_another_is_not() -> None:
-    with running(lease_s=0.5, heartbeat_s=0.05) as (endpoint, heard):
-        with connected(endpoint.address) as silent, connected(endpoint.address) as other:
-            say(silent, register(0))
-            say(other, register(1))
-            first, second = heard.connection_of(0), heard.connection_of(1)
+    with (
+        running(lease_s=0.5, heartbeat_s=0.05) as (endpoint, heard),
+        connected(endpoint.address) as silent,
+        connected(endpoint.address) as other,
+    ):
+        say(silent, register(0))
+        say(other, register(1))
+        first, second = heard.connection_of(0), heard.connection_of(1)
 
-            def look() -> bool:
-                say(other, Heartbeat())
-                return bool(heard.lost)
+        def look() -> bool:
+            say(other, Heartbeat())
+            return bool(heard.lost)
 
-            wait_for(look, "the lease runs out")
-            assert [number for number, _ in heard.lost] == [first]
-            reason = heard.reason_of(first)
-            assert reason.startswith("nothing was heard of it for ")
-            assert reason.endswith(" s; its lease is 0.5 s")
-            endpoint.send(second, delivered(1))
-            assert hear(other) == delivered(1)
+        wait_for(look, "the lease runs out")
+        assert [number for number, _ in heard.lost] == [first]
+        reason = heard.reason_of(first)
+        assert reason.startswith("nothing was heard of it for ")
+        assert reason.endswith(" s; its lease is 0.5 s")
+        endpoint.send(second, delivered(1))
+        assert hear(other) == delivered(1)
 
 
 def test_an_attempt_hears_that_its_driver_lives() -> None:
@@ -342,18 +364,21 @@ def test_stop_sends_what_was_sent_before_and_leaves_no_thread_and_no_port() -> N
 @pytest.mark.slow
 def test_stop_is_bounded_with_attempts_that_read_nothing_and_one_that_is_held() -> None:
     before = own_threads()
-    with running(unreleased_messages_max=3) as (endpoint, heard):
-        with connected(endpoint.address) as slow, connected(endpoint.address) as held:
-            say(slow, register(0))
-            say(held, register(1), *[sent(n) for n in range(50)])
-            first, second = heard.connection_of(0), heard.connection_of(1)
-            wait_for(lambda: len(heard.messages(second)) >= 2, "it is held")
-            for n in range(300):
-                endpoint.send(first, delivered(n, bytes(100_000)))
-            began_s = time.monotonic()
-            endpoint.stop()
-            assert time.monotonic() - began_s < 15
-            assert sorted(number for number, _ in heard.lost) == [first, second]
+    with (
+        running(unreleased_messages_max=3) as (endpoint, heard),
+        connected(endpoint.address) as slow,
+        connected(endpoint.address) as held,
+    ):
+        say(slow, register(0))
+        say(held, register(1), *[sent(n) for n in range(50)])
+        first, second = heard.connection_of(0), heard.connection_of(1)
+        wait_for(lambda: len(heard.messages(second)) >= 2, "it is held")
+        for n in range(300):
+            endpoint.send(first, delivered(n, bytes(100_000)))
+        began_s = time.monotonic()
+        endpoint.stop()
+        assert time.monotonic() - began_s < 15
+        assert sorted(number for number, _ in heard.lost) == [first, second]
     assert own_threads() == before
 
 

@@ -20,7 +20,7 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.transform import transform_spec
+from coordlog.spark_integration.transform import TransformFunction, transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 
 FILES, ROWS, SUBTASKS = 24, 40, 3
@@ -29,14 +29,14 @@ WAIT_S = 60.0
 pytestmark = pytest.mark.slow
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The driver is killed by the test."""
 
 
 class Pipeline:
     """Files in, Parquet out, one log; a driver after the other."""
 
-    def __init__(self, folder: Path, *, is_batch: bool, transform: Callable[..., object]) -> None:
+    def __init__(self, folder: Path, *, is_batch: bool, transform: TransformFunction) -> None:
         (folder / "in").mkdir()
         for number in range(FILES):
             rows = range(number * ROWS, (number + 1) * ROWS)
@@ -48,7 +48,7 @@ class Pipeline:
         self.source = FileSource(folder / "in", batch_rows=10)
         self.chain = Chain(
             source=self.source.spec(),
-            operators=[transform_spec(transform), self.sink.spec()],  # type: ignore[arg-type]
+            operators=[transform_spec(transform), self.sink.spec()],
         )
         self.log = MemoryLog("job")
         self.restored: list[Restored] = []
@@ -61,6 +61,7 @@ class Pipeline:
         restarts_max: int | None = None,
         parallelism: int = SUBTASKS,
     ) -> JobResult:
+        """Run one driver to its end."""
         self.sink.prepare("job")
         surroundings = InMemorySurroundings(self.chain, "job", parallelism)
 
@@ -75,9 +76,7 @@ class Pipeline:
                 job_id="job",
                 parallelism=parallelism,
                 is_batch=self.is_batch,
-                runtime=RuntimeOptions(
-                    checkpoint_interval_s=None if self.is_batch else 0.05
-                ),
+                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.05),
                 restarts_max=restarts_max,
                 restart_backoff_s=0.01,
             ),
@@ -91,9 +90,11 @@ class Pipeline:
         return result
 
     def committed(self) -> list[int]:
+        """The rows that anybody sees, sorted."""
         return sorted(pq.read_table(self.out).column("a").to_pylist())
 
     def left_over(self) -> list[Path]:
+        """What is staged and not published."""
         return [p for p in (self.out / ".coordlog" / "staging").rglob("*") if p.is_file()]
 
 
@@ -113,7 +114,10 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipelin
     assert left == []
 
 
-def at(kind: Kind, count: int, act: Callable[[JobDriver, InMemorySurroundings], None]):  # type: ignore[no-untyped-def]  # noqa: ANN201
+Look = Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
+
+
+def at(kind: Kind, count: int, act: Callable[[JobDriver, InMemorySurroundings], None]) -> Look:
     """Act once, when the history has so many records of a kind."""
     seen: list[Record] = []
 
@@ -129,7 +133,7 @@ def at(kind: Kind, count: int, act: Callable[[JobDriver, InMemorySurroundings], 
 
 
 def kill_driver(driver: JobDriver, _surroundings: InMemorySurroundings) -> None:
-    driver._mailbox.end(Killed())
+    driver._mailbox.end(KilledError())
 
 
 @pytest.mark.clause("I3")
@@ -159,7 +163,7 @@ def test_an_attempt_that_is_killed_loses_and_doubles_no_row(pipeline: Pipeline) 
 def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
     pipeline: Pipeline, after: int
 ) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         pipeline.drive(at(Kind.SPLIT_FINISHED, after, kill_driver))
     result = pipeline.drive()
 
@@ -173,7 +177,7 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
 def test_a_driver_that_is_killed_at_its_intent_is_followed_by_one_that_settles_it(
     pipeline: Pipeline,
 ) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         pipeline.drive(at(Kind.COMMIT_INTENT, 1, kill_driver))
     result = pipeline.drive()
 
@@ -194,7 +198,7 @@ def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:
 def test_another_parallelism_is_refused_by_both_numbers_and_nothing_is_appended(
     pipeline: Pipeline,
 ) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         pipeline.drive(at(Kind.SPLIT_FINISHED, 3, kill_driver))
     before = pipeline.log.high_watermark()
 

@@ -74,20 +74,24 @@ def chain_of(assignment: Assignment, *, keeps_state_across_splits: bool) -> Chai
 
 @dataclass
 class PlayedReader:
-    """What a subtask's reader knows. Everything but `asked` is in its snapshot."""
+    """What a subtask's reader knows. Everything but `told_no_more` is in its snapshot.
+
+    It asks once and then waits, restored or not: a request that is forgotten stops the job.
+    """
 
     attempt: FakeAttempt
     holds: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    is_asking: bool = False
     told_no_more: bool = False
     seen: int = 1
 
     def snapshot(self) -> dict[str, bytes]:
-        return {"source": json.dumps([self.holds, self.done]).encode()}
+        return {"source": json.dumps([self.holds, self.done, self.is_asking]).encode()}
 
     def restore(self, states: Sequence[OperatorState]) -> None:
         for one in states:
-            self.holds, self.done = json.loads(one.state or b"")
+            self.holds, self.done, self.is_asking = json.loads(one.state or b"")
 
 
 @dataclass
@@ -116,8 +120,10 @@ class Played:
         self.readers[subtask] = reader
 
     def ask(self, subtask: int) -> None:
-        if subtask in self.readers:
-            self.readers[subtask].attempt.send("source", RequestSplit())
+        reader = self.readers.get(subtask)
+        if reader is not None and not reader.is_asking:
+            reader.is_asking = True
+            reader.attempt.send("source", RequestSplit())
 
     def take(self, subtask: int) -> None:
         """The attempt handles the next message."""
@@ -132,6 +138,7 @@ class Played:
                 assert not reader.told_no_more, "no split comes after no-more"
                 reader.holds += [one.split_id for one in value.splits]
             reader.told_no_more |= isinstance(value, NoMoreSplits)
+            reader.is_asking = False
             reader.attempt.ack("source", message.event_id)
         elif isinstance(message, InjectBarrier):
             reader.attempt.ack_checkpoint(message.checkpoint_id, states=reader.snapshot())
@@ -178,12 +185,13 @@ class Played:
     def checkpoint(self, _subtask: int) -> None:
         self.job.trigger()
 
-    def checkpoint_with_all(self, _subtask: int) -> None:
-        """A checkpoint, and all subtasks that live come to its barrier."""
+    def checkpoint_with_all(self, asking: int) -> None:
+        """A checkpoint to whose barrier all come; one asks between the cut and its barrier."""
         for subtask in range(PARALLELISM):
             if subtask not in self.readers:
                 self.register(subtask)
         self.job.trigger()
+        self.ask(asking)
         for subtask in range(PARALLELISM):
             self.take_all(subtask)
         for subtask in range(PARALLELISM):

@@ -6,17 +6,20 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from coordlog.log.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
+from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import Audit, audit, audit_records
 from coordlog.spark_integration.history import create_views, history
+from driven_history import driven_log
 from hand_history import HandHistory, batch_history, streaming_history
 
 from .kafka_session import spark_with_kafka
@@ -39,12 +42,12 @@ def servers() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def store(servers: str, written: HandHistory) -> KafkaLog:
-    """The history as a topic; what has no header of ours goes there as another program would."""
-    log = KafkaLog.for_job(written.job_id, servers)
+def store(servers: str, job_id: str, records: Sequence[UnstoredRecord]) -> KafkaLog:
+    """The records as a topic; what has no header of ours goes there as another program would."""
+    log = KafkaLog.for_job(job_id, servers)
     log.create()
     writer = log.writer()
-    for is_ours, group in itertools.groupby(written.records, lambda one: bool(one.header)):
+    for is_ours, group in itertools.groupby(records, lambda one: bool(one.header)):
         if is_ours:
             writer.append(list(group), timeout_s=10.0)
             continue
@@ -56,14 +59,33 @@ def store(servers: str, written: HandHistory) -> KafkaLog:
     return log
 
 
-@pytest.fixture(scope="module", params=["streaming", "batch"])
+def records_of(case: str, job_id: str, folder: Path) -> Sequence[UnstoredRecord]:
+    """A history by hand, or one that the real driver has written."""
+    if case == "streaming":
+        return streaming_history(job_id).records
+    if case == "batch":
+        return batch_history(job_id).records
+    return [
+        UnstoredRecord(
+            key=one.key or b"",
+            value=one.value or b"",
+            header=one.header_bytes or b"",
+            timestamp_us=one.timestamp_ms * 1000,
+        )
+        for one in driven_log(folder, job_id, is_batch=case == "driven-batch").records
+    ]
+
+
+@pytest.fixture(scope="module", params=["streaming", "batch", "driven-streaming", "driven-batch"])
 def case(
-    request: pytest.FixtureRequest, servers: str, spark_with_kafka: SparkSession
+    request: pytest.FixtureRequest,
+    servers: str,
+    spark_with_kafka: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[SparkSession, KafkaLog, Audit]:
     """The views of a history, its log, and the tables that Python makes of it."""
     job_id = f"{request.param}-{os.getpid()}"
-    make = streaming_history if request.param == "streaming" else batch_history
-    log = store(servers, make(job_id))
+    log = store(servers, job_id, records_of(request.param, job_id, tmp_path_factory.mktemp("job")))
     create_views(spark_with_kafka, job_id, bootstrap_servers=servers)
     found = audit(log.read(log.start_offset(), log.high_watermark()))
     return spark_with_kafka, log, found
@@ -165,7 +187,7 @@ def test_views_made_again_show_what_has_come_since(
     written = HandHistory(job_id)
     written.epoch()
     written.turn(written.started((0, 0), -1, 0))
-    log = store(servers, written)
+    log = store(servers, job_id, written.records)
     create_views(spark_with_kafka, job_id, bootstrap_servers=servers, prefix="growing_")
     count = "SELECT count(*) FROM growing_attempts"
     assert spark_with_kafka.sql(count).collect()[0][0] == 1
@@ -185,13 +207,52 @@ def test_a_log_without_records_is_a_history_without_rows(
     servers: str, spark_with_kafka: SparkSession
 ) -> None:
     job_id = f"empty-{os.getpid()}"
-    store(servers, HandHistory(job_id)).close()
+    store(servers, job_id, []).close()
 
     assert history(spark_with_kafka, job_id, bootstrap_servers=servers).collect() == []
 
 
-def test_the_example_lists_the_attempts_without_our_package(case: Case, servers: str) -> None:
-    _, log, found = case
+def test_a_record_that_counts_and_cannot_be_read_ends_the_tables_and_is_named(
+    servers: str, spark_with_kafka: SparkSession
+) -> None:
+    job_id = f"damaged-{os.getpid()}"
+    written = batch_history(job_id)
+    good = written.records[3]
+    written.records[3] = UnstoredRecord(
+        key=good.key, value=b"\x01", header=good.header, timestamp_us=good.timestamp_us
+    )
+    store(servers, job_id, written.records).close()
+
+    with pytest.raises(PySparkException, match="the record at offset 3 counts and cannot be read"):
+        create_views(spark_with_kafka, job_id, bootstrap_servers=servers, prefix="damaged_")
+    rows = history(spark_with_kafka, job_id, bootstrap_servers=servers)
+    assert rows.where("kind IS NULL").select("offset").collect() == [(3,)]
+
+
+def test_a_session_without_the_jars_is_told_the_line_to_add() -> None:
+    program = (
+        "from coordlog.errors import EnvironmentSetupError\n"
+        "from coordlog.spark_integration.history import history\n"
+        "from coordlog.spark_integration.session import local_session\n"
+        "try:\n"
+        "    history(local_session(1), 'a-job', bootstrap_servers='127.0.0.1:1')\n"
+        "except EnvironmentSetupError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200
+    )
+
+    assert "this Spark session has no Kafka source on its class path" in done.stdout
+    assert '.config("spark.jars", spark_jars())' in done.stdout
+
+
+def test_the_example_lists_the_attempts_without_our_package(
+    servers: str, spark_with_kafka: SparkSession
+) -> None:
+    job_id = f"example-{os.getpid()}"
+    log = store(servers, job_id, batch_history(job_id).records)
+    found = audit(log.read(log.start_offset(), log.high_watermark()))
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), log.topic.removesuffix(".log"), servers],
         capture_output=True,

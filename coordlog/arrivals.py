@@ -1,0 +1,112 @@
+"""What attempts say, as the kernel takes it."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from coordlog.kernel.inputs import (
+    AttemptLost,
+    AttemptRegistered,
+    CheckpointAckArrived,
+    CompletionArrived,
+    EventAckArrived,
+    EventArrived,
+    Input,
+    SplitFinishedArrived,
+)
+from coordlog.messages import (
+    AckCheckpoint,
+    AckEvent,
+    Complete,
+    Fail,
+    FinishSplit,
+    Register,
+    SendEvent,
+    UpMessage,
+)
+
+__all__ = ["input_of", "registration_of"]
+
+
+def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
+    """The kernel's input for a message of a registered attempt."""
+    match message:
+        case SendEvent():
+            return EventArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                event_id=message.event_id,
+                last_barrier=message.last_barrier,
+                payload_type=message.payload_type,
+                payload=message.payload,
+            )
+        case AckEvent():
+            return EventAckArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                event_id=message.event_id,
+                last_barrier=message.last_barrier,
+            )
+        case AckCheckpoint():
+            return CheckpointAckArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                checkpoint_id=message.checkpoint_id,
+                snapshot=message.snapshot,
+            )
+        case FinishSplit():
+            return SplitFinishedArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                last_barrier=message.last_barrier,
+                finished=message.finished,
+            )
+        case Complete():
+            return CompletionArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                last_barrier=message.last_barrier,
+                snapshot=message.snapshot,
+            )
+        case Fail():
+            return _failure_of(subtask, attempt_number, message)
+        case Register():
+            return AttemptLost(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                reason="its connection asked to become another attempt",
+            )
+        case _:
+            assert_never(message)
+
+
+def _failure_of(subtask: int, attempt_number: int, message: Fail) -> AttemptLost:
+    raised = message.reason.strip().rpartition("\n")[2]
+    return AttemptLost(
+        subtask=subtask,
+        attempt_number=attempt_number,
+        reason=f"{message.callback} of operator {message.operator_id!r} raised "
+        f"{raised}\n{message.reason}",
+        operator_id=message.operator_id,
+        split_id=message.split_id,
+        event_id=message.event_id,
+    )
+
+
+def registration_of(
+    connection_id: int, message: Register, *, is_current_run: bool
+) -> AttemptRegistered:
+    """The kernel's input for a task that asks to become an attempt."""
+    return AttemptRegistered(
+        connection_id=connection_id,
+        subtask=message.subtask,
+        stage_run=message.stage_run,
+        task_attempt_id=message.task_attempt_id,
+        spark_attempt_number=message.spark_attempt_number,
+        host=message.host,
+        pid=message.pid,
+        is_current_run=is_current_run,
+    )

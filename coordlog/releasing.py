@@ -1,0 +1,303 @@
+"""What released turns ask for, towards attempts and sinks. Mailbox only; nothing here blocks.
+
+The stage, the job's end and the turns themselves are the runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from coordlog.chain import Chain
+from coordlog.cleaning import cleaning_of
+from coordlog.errors import SinkError, TooLargeError
+from coordlog.kernel.inputs import AttemptLost, CommitSettled, Input
+from coordlog.kernel.outputs import (
+    AcceptAttempt,
+    AnswerFinished,
+    DeliverEvent,
+    FenceAttempt,
+    InjectBarrier,
+    RefuseAttempt,
+    Settle,
+    StopAckTimer,
+    TellAttempt,
+)
+from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.messages import (
+    Accepted,
+    AlreadyFinished,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Fenced,
+    Refused,
+)
+from coordlog.messages import DeliverEvent as DeliverMessage
+from coordlog.messages import InjectBarrier as BarrierMessage
+from coordlog.outside import Connections
+from coordlog.projections.state import JobState
+from coordlog.schemas.payload import Payload, PayloadTypes
+
+from .timers import Timers
+
+__all__ = ["AttemptEffect", "Releasing", "RuntimePort", "Workers"]
+
+AttemptEffect = (
+    AcceptAttempt
+    | AnswerFinished
+    | RefuseAttempt
+    | DeliverEvent
+    | InjectBarrier
+    | TellAttempt
+    | FenceAttempt
+    | StopAckTimer
+)
+"""The effects that concern one connection."""
+
+
+class Workers(Protocol):
+    """Threads for what may block. Any thread; never blocks."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` some time soon; it reports through `post`."""
+        ...
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """Run `thunk` on the mailbox, in the order of these calls."""
+        ...
+
+
+class RuntimePort(Protocol):
+    """What is asked of the runtime."""
+
+    @property
+    def state(self) -> JobState:
+        """The job state as of now, un-released turns included."""
+        ...
+
+    def handle(self, given: Input) -> None:
+        """Begin a turn."""
+        ...
+
+    def stalled_s(self) -> float:
+        """For how long, in all, the log has not acknowledged."""
+        ...
+
+
+class Releasing:
+    """Does the effects of released turns that concern attempts and sinks, in log order."""
+
+    def __init__(
+        self,
+        *,
+        runtime: RuntimePort,
+        chain: Chain,
+        connections: Connections,
+        workers: Workers,
+        timers: Timers,
+        ack_timeout_s: float,
+    ) -> None:
+        self._runtime, self._connections = runtime, connections
+        self._workers, self._timers = workers, timers
+        self._types = chain.payload_types
+        self._sinks = {one.operator_id: one.sink for one in chain.coordinators}
+        self._ack_timeout_s = ack_timeout_s
+        self.attempt_of: dict[int, tuple[int, int]] = {}
+        """Subtask and attempt number by connection: as of now, released or not."""
+        self._connection_of: dict[tuple[int, int], int] = {}
+        self._ack_timers: dict[int, int] = {}
+        self._settling: set[int] = set()
+
+    def connection_lost(self, connection_id: int) -> tuple[int, int] | None:
+        """Forget a connection; the attempt that it was, if any."""
+        key = self.attempt_of.pop(connection_id, None)
+        if key is not None and self._connection_of.get(key) == connection_id:
+            del self._connection_of[key]
+        return key
+
+    def do(self, effect: AttemptEffect, after: JobState) -> None:
+        """Do one effect. `after` is the state at the end of the turn that asked for it."""
+        match effect:
+            case AcceptAttempt():
+                self._accept(effect, after)
+            case AnswerFinished():
+                self._connections.send(
+                    effect.connection_id, AlreadyFinished(attempt_number=effect.attempt_number)
+                )
+                self._connections.close(effect.connection_id)
+            case RefuseAttempt():
+                self._connections.send(effect.connection_id, Refused(reason=effect.reason))
+                self._connections.close(effect.connection_id)
+            case DeliverEvent():
+                self._deliver(effect)
+            case InjectBarrier():
+                connection = self._connection_of.get((effect.subtask, effect.attempt_number))
+                if connection is not None:
+                    self._connections.send(
+                        connection, BarrierMessage(checkpoint_id=effect.checkpoint_id)
+                    )
+            case TellAttempt():
+                self._tell(effect)
+            case FenceAttempt():
+                self._fence(effect, after)
+            case StopAckTimer():
+                timer = self._ack_timers.pop(effect.event_id, None)
+                if timer is not None:
+                    self._timers.cancel(timer)
+
+    # --- attempts -----------------------------------------------------------------------------
+    def _accept(self, effect: AcceptAttempt, after: JobState) -> None:
+        key = (effect.subtask, effect.attempt_number)
+        if self.attempt_of.get(effect.connection_id) != key:
+            return
+        self._connection_of[key] = effect.connection_id
+        self._connections.send(
+            effect.connection_id,
+            Accepted(
+                driver_id=after.driver_id,
+                epoch=effect.epoch,
+                attempt_number=effect.attempt_number,
+                restored_checkpoint=effect.restored_checkpoint,
+                parallelism=after.parallelism,
+                is_batch=after.is_batch,
+                states=effect.states,
+            ),
+        )
+
+    def _deliver(self, effect: DeliverEvent) -> None:
+        event = effect.event
+        connection = self._connection_of.get((event.subtask, event.attempt_number))
+        if connection is None:
+            return
+        self._connections.send(
+            connection,
+            DeliverMessage(
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                payload_type=event.payload_type,
+                payload=event.payload,
+            ),
+        )
+        if not event.is_loss_tolerant:
+            self._start_ack_timer(effect, self._ack_timeout_s)
+
+    def _start_ack_timer(self, effect: DeliverEvent, delay_s: float) -> None:
+        stalled_s = self._runtime.stalled_s()
+        self._ack_timers[effect.event.event_id] = self._timers.call_later(
+            delay_s, lambda: self._ack_timed_out(effect, stalled_s)
+        )
+
+    def _ack_timed_out(self, effect: DeliverEvent, stalled_before_s: float) -> None:
+        event = effect.event
+        self._ack_timers.pop(event.event_id, None)
+        gateway = self._runtime.state.gateways.get((event.operator_id, event.subtask))
+        if gateway is None or event.event_id not in gateway.unacked:
+            return
+        # Clause C4: what the log kept back while it did not acknowledge may hold the ack.
+        stalled_s = self._runtime.stalled_s() - stalled_before_s
+        if stalled_s > 0:
+            self._start_ack_timer(effect, stalled_s)
+            return
+        self._runtime.handle(
+            AttemptLost(
+                subtask=event.subtask,
+                attempt_number=event.attempt_number,
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                reason=f"no ack of event {event.event_id} ({event.payload_type}) to operator "
+                f"{event.operator_id!r} within {self._ack_timeout_s:g} s",
+            )
+        )
+
+    def _tell(self, effect: TellAttempt) -> None:
+        connection = self._connection_of.get((effect.subtask, effect.attempt_number))
+        if connection is None:
+            return
+        if effect.is_completed:
+            self._connections.send(
+                connection, CheckpointCompleted(checkpoint_id=effect.checkpoint_id)
+            )
+        else:
+            self._connections.send(
+                connection, CheckpointAborted(checkpoint_id=effect.checkpoint_id)
+            )
+
+    def _fence(self, effect: FenceAttempt, after: JobState) -> None:
+        connection = self._connection_of.pop((effect.subtask, effect.attempt_number), None)
+        if connection is not None:
+            self._connections.send(
+                connection, Fenced(reason=effect.reason, is_finished=effect.is_finished)
+            )
+            self._connections.close(connection)
+        is_over = after.attempt(effect.subtask, effect.attempt_number) is None
+        if is_over and not effect.is_finished:
+            self._clean(effect, after)
+
+    def _clean(self, effect: FenceAttempt, after: JobState) -> None:
+        # By the state of the turn that ended the attempt. A later one may have given up more, and
+        # nothing says yet that it will count.
+        for work in cleaning_of(
+            after,
+            self._types,
+            self._sinks,
+            driver_id=effect.driver_id,
+            subtask=effect.subtask,
+            attempt_number=effect.attempt_number,
+        ):
+            self._workers.run(work)
+
+    # --- commits ------------------------------------------------------------------------------
+    def settle(self, effect: Settle) -> None:
+        """Have the operator's sink settle an intent; one that is being settled is left alone."""
+        if effect.sequence in self._settling:
+            return
+        self._settling.add(effect.sequence)
+
+        def run() -> None:
+            settled = self._settled_by_sink(effect)
+            self._workers.post(lambda: self._settled(settled))
+
+        self._timers.call_later(effect.delay_s, lambda: self._workers.run(run))
+
+    def _settled_by_sink(self, effect: Settle) -> CommitSettled:
+        """On a worker. What the sink raises enters as an outcome (clause H3)."""
+        key: str | None = None
+        encoded: bytes | None = None
+        failure: str | None = None
+        try:
+            outcome = self._ask_sink(effect)
+            if outcome is not None:
+                key, encoded = encoded_within_limit(self._types, outcome)
+        except Exception as error:  # noqa: BLE001, it is recorded and tried again
+            key, encoded, failure = None, None, f"{type(error).__name__}: {error}"
+        return CommitSettled(
+            sequence=effect.sequence, payload_type=key, payload=encoded, error=failure
+        )
+
+    def _ask_sink(self, effect: Settle) -> Payload | None:
+        sink = self._sinks.get(effect.operator_id)
+        if sink is None:
+            raise SinkError(
+                f"operator {effect.operator_id!r}",
+                "it has given an intent and has no sink",
+                "name the sink that settles its intents in its provider",
+            )
+        return sink.settle(self._types.decode(effect.payload_type, effect.payload))
+
+    def _settled(self, given: CommitSettled) -> None:
+        self._settling.discard(given.sequence)
+        self._runtime.handle(given)
+
+
+def encoded_within_limit(types: PayloadTypes, value: Payload) -> tuple[str, bytes]:
+    """A payload as a record holds it.
+
+    Raises:
+        PayloadTypeError: Its type is not registered, or it does not fit its schema.
+        TooLargeError: It is above its limit (clause K6).
+    """
+    declared = types.of(value)
+    encoded = declared.encode(value)
+    if len(encoded) > PAYLOAD_BYTES_MAX:
+        raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+    return declared.key, encoded

@@ -1,0 +1,283 @@
+"""A task's side of its connection, against a real endpoint and without Spark."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
+from coordlog.messages import AlreadyFinished, Fail, Fenced
+from coordlog.spark_integration import driver_connection
+from coordlog.spark_integration.driver_connection import DriverConnection
+from coordlog.spark_integration.token import Token
+from endpoint_parts import (
+    TOKEN,
+    acked,
+    delivered,
+    own_threads,
+    register,
+    running,
+    sent,
+    wait_for,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@contextmanager
+def opened(
+    address: str, *, token: Token = TOKEN, lease_s: float = 30.0, heartbeat_s: float = 2.0
+) -> Iterator[DriverConnection]:
+    connection = DriverConnection(
+        endpoint=address, token=token, lease_s=lease_s, heartbeat_s=heartbeat_s
+    )
+    try:
+        connection.open()
+        yield connection
+    finally:
+        connection.close()
+
+
+def test_what_is_said_arrives_in_order_both_ways_and_no_thread_is_left() -> None:
+    before = own_threads()
+    with running() as (endpoint, heard):
+        during = own_threads()
+        with opened(endpoint.address) as task:
+            task.send(register())
+            number = heard.connection_of(0)
+            for n in range(200):
+                endpoint.send(number, delivered(n))
+                task.send(sent(n))
+            got = [task.inbox.get(timeout=20) for _ in range(200)]
+            wait_for(lambda: len(heard.messages(number)) == 200, "all have arrived")
+            assert task.is_over() is None
+        assert own_threads() == during
+        assert heard.messages(number) == [sent(n) for n in range(200)]
+        assert got == [delivered(n) for n in range(200)]
+    assert own_threads() == before
+
+
+def test_close_sends_what_was_sent_before_it() -> None:
+    last = Fail(operator_id="source", callback="poll", reason="x" * 4000)
+    with running() as (endpoint, heard):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            for n in range(500):
+                task.send(sent(n, bytes(1000)))
+            task.send(last)
+        number = heard.connection_of(0)
+        assert heard.reason_of(number) == "its task has closed it"
+        assert len(heard.messages(number)) == 501
+        assert heard.messages(number)[-1] == last
+
+
+def test_a_wrong_token_is_told_and_not_shown() -> None:
+    wrong = Token(bytes(32))
+    with (
+        running() as (endpoint, _),
+        pytest.raises(AttemptError, match="HTTP 401: not the token of job ingest") as refused,
+        opened(endpoint.address, token=wrong),
+    ):
+        pass
+    assert wrong.text() not in str(refused.value)
+    assert own_threads() == []
+
+
+def test_a_driver_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(AttemptError, match=f"cannot be reached at {address}"), opened(address):
+        pass
+
+
+def test_somebody_else_at_the_address_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_connection, "CONNECT_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(AttemptError, match="let this task not in"), opened(address):
+            pass
+    assert own_threads() == []
+
+
+@pytest.mark.clause("B8")
+@pytest.mark.clause("M4")
+def test_a_lost_connection_ends_the_attempt() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        endpoint.close(number)
+        assert wait_for(task.is_over, "it notices") == "its driver has closed the connection"
+        with pytest.raises(FencedAttemptError, match="its driver has closed the connection"):
+            task.send(acked(1))
+        with pytest.raises(queue.Empty):
+            task.inbox.get(timeout=0.01)
+
+
+@pytest.mark.clause("M4")
+def test_an_attempt_that_hears_that_it_is_fenced_is_over_before_it_reads_the_message() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        endpoint.send(heard.connection_of(0), Fenced(reason="a newer attempt registered"))
+        assert wait_for(task.is_over, "it notices") == "a newer attempt registered"
+
+
+def test_an_attempt_that_has_finished_is_not_over_though_the_connection_is_gone() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+        endpoint.send(number, Fenced(reason="done", is_finished=True))
+        endpoint.close(number)
+        heard.reason_of(number)
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            assert task.is_over() is None
+            time.sleep(0.005)
+        assert task.inbox.get(timeout=10) == Fenced(reason="done", is_finished=True)
+
+
+@pytest.mark.clause("M4")
+def test_a_driver_that_is_silent_for_the_lease_is_taken_for_dead() -> None:
+    # The endpoint's own lease is long, and it says nothing for most of it.
+    with running(heartbeat_s=30) as (endpoint, _), opened(endpoint.address, lease_s=0.5) as task:
+        task.send(register())
+        assert task.is_over() is None
+        reason = wait_for(task.is_over, "the lease runs out")
+        assert reason.startswith("nothing was heard of its driver for ")
+        assert reason.endswith(" s; the lease is 0.5 s")
+        assert task.is_over() == reason
+
+
+def test_heartbeats_keep_both_sides_alive_while_nothing_else_is_said() -> None:
+    with (
+        running(heartbeat_s=0.05, lease_s=0.6) as (endpoint, heard),
+        opened(endpoint.address, lease_s=0.6, heartbeat_s=0.05) as task,
+    ):
+        task.send(register())
+        number = heard.connection_of(0)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert task.is_over() is None
+            time.sleep(0.01)
+        assert heard.lost == []
+        endpoint.send(number, AlreadyFinished(attempt_number=3))
+        assert task.inbox.get(timeout=10) == AlreadyFinished(attempt_number=3)
+
+
+def test_a_process_that_stood_still_reads_what_waits_before_it_judges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        running(heartbeat_s=0.05, lease_s=30) as (endpoint, _),
+        opened(endpoint.address, lease_s=0.6) as task,
+    ):
+        task.send(register())
+        # What a native call that keeps the interpreter does to the loop's thread.
+        loop = task._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(time.sleep, 1.2)
+        time.sleep(1.0)
+        assert task.is_over() is None
+
+
+def test_a_full_inbox_holds_the_driver_back_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_connection, "ATTEMPT_QUEUE_MESSAGES_MAX", 10)
+    with (
+        running(heartbeat_s=0.05) as (endpoint, heard),
+        opened(endpoint.address, lease_s=0.5, heartbeat_s=0.05) as task,
+    ):
+        task.send(register())
+        number = heard.connection_of(0)
+        for n in range(2000):
+            endpoint.send(number, delivered(n, bytes(5000)))
+        wait_for(task.inbox.is_full, "the inbox fills")
+        # Longer than the lease: what is not read says nothing about the driver.
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            assert task.is_over() is None
+            time.sleep(0.02)
+        assert task.inbox._count < 30
+        got = [task.inbox.get(timeout=20) for _ in range(2000)]
+        assert got == [delivered(n, bytes(5000)) for n in range(2000)]
+        assert heard.lost == []
+
+
+@pytest.mark.clause("D2")
+def test_a_sender_waits_while_the_driver_reads_nothing_and_goes_on_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_connection, "ATTEMPT_QUEUE_MESSAGES_MAX", 10)
+    with (
+        running(unreleased_messages_max=5, lease_s=0.6, heartbeat_s=0.05) as (endpoint, heard),
+        opened(endpoint.address, lease_s=0.6, heartbeat_s=0.05) as task,
+    ):
+        task.send(register())
+        number = heard.connection_of(0)
+        done = threading.Event()
+
+        def send() -> None:
+            for n in range(400):
+                task.send(sent(n, bytes(50_000)))
+            done.set()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        wait_for(lambda: len(heard.messages(number)) == 4, "the driver reads no more")
+        assert not done.wait(1.5)
+        assert task.is_over() is None, "its driver lives, and says so"
+        while not done.is_set() or len(heard.messages(number)) < 400:
+            endpoint.released(number, 1)
+            time.sleep(0.001)
+        sender.join(20)
+        assert heard.messages(number) == [sent(n, bytes(50_000)) for n in range(400)]
+        assert heard.lost == []
+
+
+def test_a_sender_that_waits_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_connection, "ATTEMPT_QUEUE_MESSAGES_MAX", 10)
+    with (
+        running(unreleased_messages_max=5) as (endpoint, heard),
+        opened(endpoint.address) as task,
+    ):
+        task.send(register())
+        number = heard.connection_of(0)
+        threading.Timer(0.3, lambda: endpoint.close(number)).start()
+        with pytest.raises(FencedAttemptError):
+            for n in range(400):
+                task.send(sent(n, bytes(50_000)))
+
+
+def test_a_message_above_the_limit_is_refused_where_it_is_sent() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        with pytest.raises(TooLargeError, match="a SendEvent is 41943"):
+            task.send(sent(0, bytes(4 * 1024 * 1024)))
+        task.send(sent(1))
+        number = heard.connection_of(0)
+        wait_for(lambda: heard.messages(number) == [sent(1)], "the connection lives")
+
+
+@pytest.mark.slow
+def test_close_is_bounded_where_the_driver_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_connection, "CONNECTION_CLOSE_S", 0.5)
+    with running(unreleased_messages_max=3) as (endpoint, _):
+        with opened(endpoint.address) as task:
+            task.send(register())
+            for n in range(300):
+                task.send(sent(n, bytes(50_000)))
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 5
+        assert own_threads() == ["coordlog-endpoint"]
+
+
+def test_a_connection_that_was_never_opened_can_be_closed() -> None:
+    DriverConnection(endpoint="ws://127.0.0.1:1", token=TOKEN).close()
