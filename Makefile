@@ -59,7 +59,7 @@ coverage: setup ## which lines and branches the tests reach
 	@$(PY) -m coverage report --skip-covered
 
 bench: setup ## the benchmarks, with the numbers that the docs quote
-	@for program in benchmarks/bench_*.py; do echo "== $$program"; $(PY) "$$program" || exit 1; done
+	@$(PY) -m benchmarks $(ARGS)
 
 clean: ## removes what make made; the cache of jars stays
 	@rm -rf .venv .venv-spark43 .setup* build dist *.egg-info .coverage htmlcov \

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from .append import APPEND_FULL, APPEND_QUICK, measure_appends
-from .rebuild import decode_only, measure_rebuild
+from .rebuild import measure_rebuild
 from .results import Row, show, write
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -44,7 +44,7 @@ def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
         rows: list[Row] = []
         for fsync in (True, False):
             rows += measure_appends(servers, APPEND_QUICK if quick else APPEND_FULL, fsync=fsync)
-        rows.append(measure_rebuild(servers, 20_000 if quick else 100_000, decode_only))
+        rows.append(measure_rebuild(servers, 10_000 if quick else 50_000))
     show(rows, console)
     write(rows, output, quick=quick)
     console.print(f"written to {output}")

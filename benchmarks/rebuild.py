@@ -4,68 +4,48 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from coordlog.log.appender import take_over
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.kafka.reader import CONSUMER_OPTIONS
-from coordlog.log.port import StoredRecord
-from coordlog.log.protocol import Place
-from coordlog.log.reader import read_counted
-from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro, decode_record
-from coordlog.schemas.counting import NOTHING_COUNTED, Counted
+from coordlog.log.port import UnstoredRecord
+from coordlog.restore import projection_of, rebuild
+from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 
-from .records import JOB, encoded, epoch_started
+from .history import benchmark_chain, make_history
 from .results import Row
 
-__all__ = ["Fold", "decode_only", "measure_rebuild"]
-
-Fold = Callable[[Iterator[Counted[StoredRecord]]], object]
-"""Takes the turns that count, in order, and decodes and folds them."""
+__all__ = ["measure_rebuild"]
 
 _GROUP: Final = 1_000
-_ROUNDS: Final = 3
+_ROUNDS: Final = 5
 
 
-def decode_only(turns: Iterator[Counted[StoredRecord]]) -> int:
-    """The fold that decodes and keeps nothing."""
-    count = 0
-    for turn in turns:
-        for record in turn.entries:
-            decode_record(record.offset, record.value, record.header_bytes)
-            count += 1
-    return count
-
-
-def measure_rebuild(bootstrap_servers: str, count: int, fold: Fold) -> Row:
-    """Records/s of `fold` over a log of `count` records, beside consuming and decoding alone."""
-    log = KafkaLog.for_job(f"{JOB}-{uuid.uuid4().hex[:8]}", bootstrap_servers, fsync=False)
+def measure_rebuild(bootstrap_servers: str, record_count: int) -> Row:
+    """Records/s of a rebuild of a job of `record_count` records, beside consuming and decoding alone."""
+    log = KafkaLog.for_job(f"bench-{uuid.uuid4().hex[:8]}", bootstrap_servers, fsync=False)
     log.create()
+    chain = benchmark_chain()
+    projection = projection_of(chain)
     try:
-        appender = take_over(
-            log,
-            job_id=JOB,
-            place=Place(end_offset=0, counting=NOTHING_COUNTED),
-            make_epoch_started=epoch_started,
-            reading=lambda _record: None,
-        )
-        for first in range(0, count, _GROUP):
-            appender.append(encoded(0, first, min(_GROUP, count - first)))
-        end_offset = appender.end_offset
-        appender.close()
+        _fill(log, make_history(record_count))
+        end_offset = log.high_watermark()
         ours, raw = [], []
         for _ in range(_ROUNDS):
             raw.append(end_offset / _raw(bootstrap_servers, log.topic, end_offset))
-            ours.append(end_offset / _ours(log, end_offset, fold))
+            began = time.perf_counter()
+            made = rebuild(log, chain, projection)
+            ours.append(made.record_count / (time.perf_counter() - began))
+            assert made.end_offset == end_offset, "all of it was read"
     finally:
         log.delete()
         log.close()
     return Row(
-        name=f"rebuild ({getattr(fold, '__name__', 'fold')})",
+        name="rebuild (read, decode, fold)",
         unit="records/s",
         ours=tuple(ours),
         raw=tuple(raw),
@@ -75,10 +55,11 @@ def measure_rebuild(bootstrap_servers: str, count: int, fold: Fold) -> Row:
     )
 
 
-def _ours(log: KafkaLog, end_offset: int, fold: Fold) -> float:
-    began = time.perf_counter()
-    fold(read_counted(log, 0, end_offset))
-    return time.perf_counter() - began
+def _fill(log: KafkaLog, records: Sequence[UnstoredRecord]) -> None:
+    writer = log.writer()
+    for first in range(0, len(records), _GROUP):
+        writer.append(records[first : first + _GROUP], timeout_s=30.0)
+    writer.close(timeout_s=5.0)
 
 
 def _raw(bootstrap_servers: str, topic: str, end_offset: int) -> float:

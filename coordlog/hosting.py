@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from coordlog.coordinator import (
     Ack,
@@ -26,6 +26,7 @@ from coordlog.errors import (
     GatewayFullError,
     NotReadyError,
     PayloadTypeError,
+    RecordError,
     TooLargeError,
     UnresolvedError,
     WrongThreadError,
@@ -53,11 +54,9 @@ from coordlog.kernel.outputs import (
     CallStart,
     CallSubtaskReset,
 )
-from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX
+from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.projections.state import JobState, sorted_items
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
-
-if TYPE_CHECKING:
-    from coordlog.projections.state import JobState
 
 __all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
 
@@ -100,7 +99,7 @@ class TurnPort(Protocol):
         """Fire after release and `delay_s`."""
         ...
 
-    def fail_job(self, operator_id: str, reason: str) -> None:
+    def fail_job(self, operator_id: str, reason: str, *, generation: int | None = None) -> None:
         """Fail globally; any thread."""
         ...
 
@@ -181,10 +180,9 @@ class _Gateway:
         gateway = slot.host.turn.state.gateways.get((slot.provider.operator_id, self._subtask))
         if gateway is not None and gateway.closed_by:
             held = len(gateway.held)
-            if held >= HELD_EVENTS_PER_GATEWAY_MAX:
-                raise GatewayFullError(
-                    self._subtask, gateway.closed_by[0], held, HELD_EVENTS_PER_GATEWAY_MAX
-                )
+            limit = slot.host.held_events_max
+            if held >= limit:
+                raise GatewayFullError(self._subtask, gateway.closed_by[0], held, limit)
         future = _Future(slot.host, slot.host.turn.state.next_event_id)
         slot.futures[future.event_id] = future
         slot.host.turn.act(
@@ -217,6 +215,8 @@ class _Result:
             return
         if self._is_done:
             return
+        if len(state) > RECORD_BYTES_MAX:
+            raise TooLargeError("the result of a checkpoint", len(state), RECORD_BYTES_MAX)
         self._is_done = True
         self._slot.host.turn.act(
             CompleteCheckpoint(
@@ -318,7 +318,9 @@ class _Context:
     def fail_job(self, cause: BaseException | str) -> None:
         if self._slot.is_closed:
             raise ClosedError(f"the coordinator of operator {self.operator_id!r}")
-        self._slot.host.turn.fail_job(self.operator_id, _told(cause))
+        self._slot.host.turn.fail_job(
+            self.operator_id, _told(cause), generation=self._slot.generation
+        )
 
     def call_async(
         self,
@@ -340,7 +342,14 @@ class _Context:
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         self._slot.check("context.committables")
-        granted = self._slot.host.turn.state.granted.get(checkpoint_id, ())
+        # A completion subsumes older ones, of which this coordinator may not have been told (H1).
+        granted = [
+            one
+            for granted_by, grants in sorted_items(self._slot.host.turn.state.granted)
+            if granted_by <= checkpoint_id
+            for one in grants
+        ]
+        granted.sort(key=lambda one: one.subtask)
         return [
             CommittableOf(
                 subtask=one.subtask,
@@ -384,9 +393,15 @@ class CoordinatorHost:
     """All coordinators of a driver. Mailbox only."""
 
     def __init__(
-        self, providers: Sequence[CoordinatorProvider], types: PayloadTypes, turn: TurnPort
+        self,
+        providers: Sequence[CoordinatorProvider],
+        types: PayloadTypes,
+        turn: TurnPort,
+        *,
+        held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX,
     ) -> None:
         self.types, self.turn = types, turn
+        self.held_events_max = held_events_max
         self.is_redelivery = False
         self.resetting: CallSubtaskReset | None = None
         self._providers = {one.operator_id: one for one in providers}
@@ -420,8 +435,8 @@ class CoordinatorHost:
         self.calling = f"{type(call).__name__} of operator {operator_id!r}"
         try:
             self._make(call, operator_id)
-        except CallFailure:
-            raise
+        except (CallFailure, RecordError):
+            raise  # the latter: the fold failed, which is nobody's callback's fault
         except Exception as error:
             callback, subtask = _describe(call)
             raise CallFailure(operator_id, callback, subtask, error) from error
@@ -557,6 +572,9 @@ class CoordinatorHost:
             encoded = declared.encode(value)
         except PayloadTypeError as error:
             return None, None, str(error)
+        if len(encoded) > PAYLOAD_BYTES_MAX:
+            too_large = TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+            return None, None, str(too_large)
         return declared.key, encoded, None
 
 

@@ -139,7 +139,9 @@ class Runtime:
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
-        self.host = CoordinatorHost(chain.coordinators, chain.payload_types, self)
+        self.host = CoordinatorHost(
+            chain.coordinators, chain.payload_types, self, held_events_max=config.held_events_max
+        )
         self._timers = Timers(clock)
         self._releasing = Releasing(
             runtime=self,
@@ -257,17 +259,28 @@ class Runtime:
         is_orphan = self.host.generation(given.operator_id) != given.generation
         self.handle(replace(given, is_orphan=is_orphan))
 
-    def fail_job(self, operator_id: str, reason: str) -> None:
-        """Fail globally. Any thread; inside a turn as if the callback had raised when it returns (clause A4)."""
+    def fail_job(self, operator_id: str, reason: str, *, generation: int | None = None) -> None:
+        """Fail globally. Any thread; inside a turn as if the callback had raised on its return.
+
+        Args:
+            operator_id: Whose coordinator asks.
+            reason: Why.
+            generation: Of the coordinator object that asks; where it has been closed by the time
+                that its turn comes, nothing happens (clause A1).
+        """
         try:
             self.host.check_inside("fail_job")
         except CoordlogError:
-            self._workers.post(
-                lambda: self.handle(FailGlobally(reason=reason, operator_id=operator_id))
-            )
+            given = FailGlobally(reason=reason, operator_id=operator_id)
+            self._workers.post(lambda: self._fail_from_outside(given, generation))
             return
         if self._failed_inside is None:
             self._failed_inside = (operator_id, reason)
+
+    def _fail_from_outside(self, given: FailGlobally, generation: int | None) -> None:
+        assert given.operator_id is not None, "a coordinator asks"
+        if generation is None or self.host.generation(given.operator_id) == generation:
+            self.handle(given)
 
     def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
         """`close`, on a worker; nobody waits."""
@@ -290,7 +303,7 @@ class Runtime:
         self.start_checkpoints()
 
     def _settle_left(self) -> None:
-        turn = Turn(sequence=self.state.next_sequence, now_us=self.state.timestamp_us)
+        turn = self._turn_of_effects()
         for _, intent in sorted_items(self.state.intents):
             turn.effects.append(
                 Settle(
@@ -316,11 +329,23 @@ class Runtime:
             self._run_turn(following, None)
             following = due(self._config, self.state)
         self._start_stage_if_ready()
+        self._retry_final_checkpoint()
         self._release_ready()
+
+    def _turn_of_effects(self) -> Turn:
+        """A turn without records, for effects that must not overtake what waits for the log."""
+        return Turn(
+            sequence=self.state.next_sequence, now_us=self.state.timestamp_us, after=self.state
+        )
 
     def _run_turn(self, given: Input, connection_id: int | None) -> None:
         now_us = max(self._clock.now_us(), self.state.timestamp_us)
-        turn = Turn(sequence=self.state.next_sequence, now_us=now_us, connection_id=connection_id)
+        turn = Turn(
+            sequence=self.state.next_sequence,
+            now_us=now_us,
+            after=self.state,
+            connection_id=connection_id,
+        )
         first = step(self._config, self.state, given, now_us)
         self._turn = turn
         try:
@@ -372,6 +397,7 @@ class Runtime:
     def _close_turn(self, turn: Turn) -> None:
         if not turn.records and not turn.effects and turn.connection_id is None:
             return
+        turn.after = self.state
         count = len(turn.records)
         turn.records = [
             replace(record, turn_remaining=count - 1 - n) if count - 1 - n else record
@@ -413,15 +439,24 @@ class Runtime:
             self._in_flight += 1
         if not group:
             self._in_flight = 0
+        self._in_flight_since_s = self._clock.monotonic_s()
         return group
 
     def acknowledged(self) -> None:
         """The group in flight counts: release its effects, in log order."""
+        self._stalled_s = self.stalled_s()
         turns = [self._waiting.popleft() for _ in range(self._in_flight)]
         self._in_flight = 0
         for turn in turns:
             self._release(turn)
         self._release_ready()
+
+    def stalled_s(self) -> float:
+        """For how long, in all, the log has not acknowledged what it was handed."""
+        if not self._in_flight:
+            return self._stalled_s
+        since_s = self._clock.monotonic_s() - self._in_flight_since_s
+        return self._stalled_s + max(0.0, since_s - self._options.append_stall_s)
 
     def _release_ready(self) -> None:
         """Release turns without records that nothing before them holds."""
@@ -435,7 +470,7 @@ class Runtime:
             if callable(effect):
                 effect()
             else:
-                self._do(effect)
+                self._do(effect, turn.after)
         if turn.connection_id is not None:
             self._connections.released(turn.connection_id, 1)
 
@@ -494,17 +529,19 @@ class Runtime:
         self._vacant_since = {
             one.subtask: now for one in sorted_values(self.state.subtasks) if one.completion is None
         }
-        turn = Turn(sequence=self.state.next_sequence, now_us=self.state.timestamp_us)
+        self._not_before_s.clear()
+        turn = self._turn_of_effects()
         turn.effects.append(lambda: self._stage.submit(stage_run))
         self._waiting.append(turn)
 
     def stage_ended(self, stage_run: int, error: str | None) -> None:
         """A stage run is over."""
-        if stage_run != self._stage_run:
+        if stage_run != self._stage_run or not self._is_stage_running:
             return
-        self._is_stage_running = False
+        is_asked_for = self._is_stage_cancelled
+        self._is_stage_running = self._is_stage_cancelled = False
         state = self.state
-        if state.phase is Phase.RUNNING and not self._is_stopping:
+        if state.phase is Phase.RUNNING and not self._is_stopping and not is_asked_for:
             left = [s.subtask for s in sorted_values(state.subtasks) if s.completion is None]
             if left:
                 why = error or "all its tasks ended"
@@ -519,7 +556,8 @@ class Runtime:
         self._release_ready()
 
     def _cancel_stage(self, effect: CancelStage) -> None:
-        if self._is_stage_running:
+        if self._is_stage_running and not self._is_stage_cancelled:
+            self._is_stage_cancelled = True
             self._stage.cancel(self._stage_run, effect.reason)
         if effect.backoff_s is not None:
             self._timers.call_later(effect.backoff_s, self._roll_back)
@@ -538,8 +576,10 @@ class Runtime:
         if not self._is_stage_running or self.state.phase is not Phase.RUNNING:
             return
         now = self._clock.monotonic_s()
+        held = {message.subtask for message in self._registering.values()}
         for subtask in sorted_values(self.state.subtasks):
-            if subtask.attempt is not None or subtask.completion is not None:
+            is_vacant = subtask.attempt is None and subtask.completion is None
+            if not is_vacant or subtask.subtask in held:
                 self._vacant_since.pop(subtask.subtask, None)
                 continue
             since = self._vacant_since.setdefault(subtask.subtask, now)
@@ -562,12 +602,12 @@ class Runtime:
         if isinstance(message, Register):
             self._register(connection_id, message)
             return
-        key = self._attempt_of.get(connection_id)
+        key = self._releasing.attempt_of.get(connection_id)
         if key is None:
             # It was refused as an attempt and has been told so.
             self._connections.released(connection_id, 1)
             return
-        self.handle(_input(key[0], key[1], message), connection_id=connection_id)
+        self.handle(input_of(key[0], key[1], message), connection_id=connection_id)
 
     def _register(self, connection_id: int, message: Register) -> None:
         if message.driver_id != self.state.driver_id:
@@ -580,33 +620,50 @@ class Runtime:
             )
             self._connections.close(connection_id)
             return
+        key = self._releasing.attempt_of.get(connection_id)
+        if key is not None:
+            self.handle(input_of(key[0], key[1], message), connection_id=connection_id)
+            return
+        wait_s = self._not_before_s.get(message.subtask, 0.0) - self._clock.monotonic_s()
+        if wait_s <= 0:
+            self._register_now(connection_id, message)
+            return
+        # The restart policy's backoff: the task waits for its answer.
+        self._registering[connection_id] = message
+
+        def register() -> None:
+            if self._registering.pop(connection_id, None) is not None:
+                self._register_now(connection_id, message)
+
+        self._timers.call_later(wait_s, register)
+
+    def _register_now(self, connection_id: int, message: Register) -> None:
         before = self.state.subtasks.get(message.subtask)
         next_number = -1 if before is None else before.next_attempt_number
-        self._attempt_of[connection_id] = (message.subtask, next_number)
+        attempt_of = self._releasing.attempt_of
+        attempt_of[connection_id] = (message.subtask, next_number)
+        is_current_run = (
+            message.stage_run == self._stage_run
+            and self._is_stage_running
+            and not self._is_stage_cancelled
+        )
         self.handle(
-            AttemptRegistered(
-                connection_id=connection_id,
-                subtask=message.subtask,
-                stage_run=message.stage_run,
-                task_attempt_id=message.task_attempt_id,
-                spark_attempt_number=message.spark_attempt_number,
-                host=message.host,
-                pid=message.pid,
-                is_current_run=message.stage_run == self._stage_run,
-            ),
+            registration_of(connection_id, message, is_current_run=is_current_run),
             connection_id=connection_id,
         )
         if self.state.attempt(message.subtask, next_number) is None:
-            self._attempt_of.pop(connection_id, None)
+            attempt_of.pop(connection_id, None)
+
+    def is_registration_delayed(self, connection_id: int) -> bool:
+        """Whether a task waits for its answer because of the restart policy's backoff."""
+        return connection_id in self._registering
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
         """Clause B8: a connection that is lost ends its attempt."""
-        key = self._attempt_of.pop(connection_id, None)
-        if key is None:
-            return
-        if self._connection_of.get(key) == connection_id:
-            del self._connection_of[key]
-        self.handle(AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason))
+        self._registering.pop(connection_id, None)
+        key = self._releasing.connection_lost(connection_id)
+        if key is not None:
+            self.handle(AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason))
 
     # --- checkpoints and the end ----------------------------------------------------------------
     def start_checkpoints(self) -> None:
@@ -622,13 +679,28 @@ class Runtime:
         if not self._is_stopping:
             self.handle(CheckpointDue())
         is_triggered = self.state.next_checkpoint_id != before
-        self._timers.call_later(interval_s if is_triggered else interval_s / 10, self._checkpoint_due)
+        self._timers.call_later(
+            interval_s if is_triggered else interval_s / 10, self._checkpoint_due
+        )
 
     def trigger_checkpoint(self) -> int | None:
         """Trigger a checkpoint now; its id, or None where none may start now."""
         before = self.state.next_checkpoint_id
         self.handle(CheckpointDue())
         return before if self.state.next_checkpoint_id != before else None
+
+    def _retry_final_checkpoint(self) -> None:
+        """The last checkpoint of a stream was aborted, and nothing else would bring another."""
+        if self._is_final_retried or not is_final_owed(self.state):
+            return
+        self._is_final_retried = True
+        delay_s = backoff_s(self._config, self.state, self.state.timestamp_us)
+
+        def retry() -> None:
+            self._is_final_retried = False
+            self.handle(CheckpointDue())
+
+        self._timers.call_later(delay_s, retry)
 
     def begin_stop(self) -> None:
         """No new stage, no periodic checkpoint any more."""

@@ -58,7 +58,11 @@ DRIVER_DIES_AFTER: Final = 4
 SPLITS_BEFORE_KILL: Final = 60
 LIMIT_S: Final = 120.0
 
+WIDTH: Final = 120
+"""Columns that the tables need: a narrower terminal wraps them."""
+
 console = Console(highlight=False, markup=False, emoji=False)
+console.width = max(console.width, WIDTH)
 
 
 @dataclass(kw_only=True)
@@ -130,7 +134,7 @@ def main() -> int:
         )
         parts.append(part)
         run_part("Part 2: batch; the driver is killed", setting, part, batch)
-        compare_with_sql(setting, parts)
+        compare_with_sql(setting, [part for part in parts if part.attempts])
         status = conclude(parts, began_s, ready_s)
         if options.keep is not None:
             say(f"kept: {folder}, and the histories: coordlog history {parts[0].job_id}")
@@ -277,6 +281,8 @@ def show_tables(by: str, part: Part) -> None:
 
 def compare_with_sql(setting: Setting, parts: Sequence[Part]) -> None:
     """The same tables from Spark SQL over the topics."""
+    if not parts:
+        return
     console.print()
     console.rule("The same, in Spark SQL over the topics: format('kafka'), from_avro", style="bold")
     began_s = time.monotonic()

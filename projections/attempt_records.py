@@ -72,6 +72,7 @@ def attempt_started(state: JobState, record: Record) -> JobState:
         known,
         next_attempt_number=attempt_number + 1,
         newest_task=(record.epoch, stage_run, task),
+        is_reset=False,
         attempt=attempt,
     )
     return evolve(
@@ -152,7 +153,7 @@ def event_failed(state: JobState, record: Record) -> JobState:
 
 
 def event_to_coordinator(state: JobState, record: Record) -> JobState:
-    """`EVENT_TO_COORDINATOR`: channel state, perhaps, of the checkpoints whose barrier the attempt has not passed."""
+    """`EVENT_TO_COORDINATOR`: channel state, perhaps, of checkpoints whose barrier is to come."""
     attempt = state.attempt(required(record.subtask), required(record.attempt_number))
     assert attempt is not None, "an event is handled from a live attempt"
     event = UpEvent(
@@ -179,17 +180,15 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
     poison = state.poison
-    for what in ("split_id", "event_id"):
+    for what in ("split_id", "event"):
         if what in record.attributes:
             key = f"{what}:{record.attributes[what]}"
             poison = poison.set(key, poison.get(key, 0) + 1)
     is_live = known.attempt is not None
-    is_stale = known.attempt is not None and known.attempt.epoch < state.epoch
     return evolve(
         state,
         subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
         live_count=state.live_count - is_live,
-        stale_count=state.stale_count - is_stale,
         gateways=gateways,
         poison=poison,
         reasons=(record.reason or "", *state.reasons)[:5],
@@ -199,14 +198,25 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
 def subtask_reset(state: JobState, record: Record) -> JobState:
     """`SUBTASK_RESET`: where the next attempt begins. Counted by the restart policy."""
     number = required(record.subtask)
-    subtask = evolve(state.subtasks[number], restore_from=required(record.checkpoint_id))
+    subtask = evolve(
+        state.subtasks[number], restore_from=required(record.checkpoint_id), is_reset=True
+    )
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
-    return evolve(state, subtasks=state.subtasks.set(number, subtask), failures_us=failures[-1000:])
+    return evolve(
+        state,
+        subtasks=state.subtasks.set(number, subtask),
+        stale=tuple(one for one in state.stale if one != number) if state.stale else (),
+        failures_us=failures[-1000:],
+        timeouts_in_a_row=0,
+    )
 
 
 def split_finished(state: JobState, record: Record, value: SplitFinished) -> JobState:
-    """`SPLIT_FINISHED`: with the committables that hold all its rows it stays finished (clause L4)."""
+    """`SPLIT_FINISHED`: with the committables that hold all its rows it stays finished (L4)."""
+    poison_key = f"split_id:{value.split_id}"
+    if poison_key in state.poison:
+        state = evolve(state, poison=state.poison.delete(poison_key))
     if not state.is_batch or record.attributes.get("kept") != "true":
         return state
     operator_id = record.operator_id or ""
@@ -262,13 +272,10 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
 
 
 def _batch_grants(state: JobState) -> tuple[Granted, ...]:
-    """All that a batch job commits at its end, in subtask order, each subtask's in the order in which it was made."""
+    """All that a batch job commits at its end: by subtask, then in the order of its making."""
     grants: list[tuple[int, int, Granted]] = []
     for kept in sorted_values(state.kept_splits):
-        grants.extend(
-            (kept.subtask, kept.sequence, _grant(kept, kept.split_id, one))
-            for one in kept.committables
-        )
+        grants.extend((kept.subtask, kept.sequence, _grant(kept, one)) for one in kept.committables)
     for subtask in sorted_values(state.subtasks):
         if subtask.completion is not None:
             for one in subtask.completion.all_committables():
@@ -284,12 +291,12 @@ def _batch_grants(state: JobState) -> tuple[Granted, ...]:
     return tuple(grant for _, _, grant in grants)
 
 
-def _grant(kept: KeptSplit, split_id: str, one: Committable) -> Granted:
+def _grant(kept: KeptSplit, one: Committable) -> Granted:
     return Granted(
         operator_id=one.operator_id,
         subtask=kept.subtask,
         attempt_number=kept.attempt_number,
-        split_id=split_id,
+        split_id=kept.split_id,
         content=one.content,
     )
 

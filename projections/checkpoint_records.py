@@ -293,7 +293,13 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
                 states=part.states,
                 ungranted=(),
             )
-        changed = evolve(subtask, restore_from=checkpoint_id, attempt=None, completion=completion)
+        changed = evolve(
+            subtask,
+            restore_from=checkpoint_id,
+            is_reset=True,
+            attempt=None,
+            completion=completion,
+        )
         subtasks = subtasks.set(number, changed)
     projections = initial
     if checkpoint is not None:
@@ -305,7 +311,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         if other > checkpoint_id:
             retained = retained.delete(other)
     for other, _ in sorted_items(granted):
-        if other > checkpoint_id:
+        if other > checkpoint_id or other == NO_CHECKPOINT:
             granted = granted.delete(other)
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
@@ -315,7 +321,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         subtasks=subtasks,
         finished_count=finished_count,
         live_count=0,
-        stale_count=0,
+        stale=(),
         gateways=Map(),
         pending=Map(),
         completed=retained,
@@ -345,18 +351,31 @@ def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> 
     return None if cut is None else cut.state
 
 
-def missing(pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
+def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
     """Who is missing from a pending checkpoint, for people (clause F12)."""
     coordinators = [one for one in operators if one not in pending.cuts]
-    subtasks = [n for n in sorted(pending.attempts) if n not in pending.acks]
+    late = late_attempts(state, pending)
+    subtasks = ", ".join(str(subtask) for subtask, _ in late)
     parts = []
     if coordinators:
         parts.append(f"cuts of the coordinators {', '.join(coordinators)}")
     if pending.waiting:
-        parts.append(f"acks of {len(pending.waiting)} events sent before the cuts")
-    if subtasks:
-        parts.append(f"acks of the subtasks {', '.join(map(str, subtasks))}")
+        count = len(pending.waiting)
+        parts.append(f"acks of {count} events sent before the cuts, of the subtasks {subtasks}")
+    if pending.is_injected and late:
+        parts.append(f"acks of the subtasks {subtasks}")
     return " and ".join(parts) or "nothing"
+
+
+def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int, int]]:
+    """Subtask and number of the attempts that a pending checkpoint waits for now; none where it is a coordinator."""
+    if pending.is_injected:
+        return [one for one in sorted_items(pending.attempts) if one[0] not in pending.acks]
+    late: dict[int, int] = {}
+    for (_, subtask), gateway in sorted_items(state.gateways):
+        if any(event_id in gateway.unacked for event_id in sorted(pending.waiting)):
+            late[subtask] = gateway.attempt_number
+    return sorted(late.items())
 
 
 def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:

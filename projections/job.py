@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from immutables import Map
 
-from coordlog.errors import PayloadTypeError, RecordError
+from coordlog.errors import RecordError
 from coordlog.schemas.builtin import (
     AttemptSnapshot,
     CheckpointMetadata,
@@ -24,7 +24,7 @@ from . import checkpoint_records as checkpoints
 from .evolving import evolve
 from .lifecycles import JOB
 from .operator_projection import OperatorProjection
-from .state import JobState, OpenIntent, Phase
+from .state import JobState, OpenIntent, Phase, sorted_items
 
 __all__ = ["JobProjection"]
 
@@ -72,11 +72,12 @@ class JobProjection:
         """The state after one more record that counts.
 
         Raises:
-            RecordError: The record cannot stand here, or its payload cannot be read. Fatal: whoever wrote it erred.
+            RecordError: The record cannot stand here, its payload cannot be read, or an operator's
+                projection raised. Fatal: whoever wrote it erred.
         """
         try:
             return self._apply(state, record)
-        except (AssertionError, KeyError, ValueError, TypeError, PayloadTypeError) as error:
+        except Exception as error:
             where = -1 if record.sequence is None else record.sequence
             raise RecordError(
                 where,
@@ -137,6 +138,8 @@ class JobProjection:
                 payload=event.payload,
             )
             value = self.types.decode(event.payload_type, event.payload)
+        if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
+            return state  # for a coordinator that was closed: recorded only (clause A6)
         if record.operator_id is not None:
             return self._project_one(state, record.operator_id, record, value)
         if record.kind in _FOR_ALL_OPERATORS:
@@ -163,9 +166,12 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     is_first = state.epoch == -1
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
-    if phase not in (Phase.ENDING, Phase.FINISHED):
-        phase = Phase.STARTING
     failed_before = state.phase is Phase.FAILED
+    if failed_before and state.is_batch and state.intents:
+        # It failed at settling: from a batch job's last completion on there is no reset.
+        phase = Phase.ENDING
+    elif phase not in (Phase.ENDING, Phase.FINISHED):
+        phase = Phase.STARTING
     operators = json.loads(says["operators"])
     return evolve(
         state,
@@ -179,11 +185,26 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         is_batch=says["mode"] == "batch",
         parallelism=parallelism,
         operators=tuple(one["id"] for one in operators if one["coordinated"]),
-        stale_count=state.live_count,
+        stale=_stale(state),
         subtasks=attempts.fresh_subtasks(parallelism) if is_first else state.subtasks,
         failures_us=() if failed_before else state.failures_us,
         reasons=() if failed_before else state.reasons,
+        intents=_tried_afresh(state.intents) if failed_before else state.intents,
     )
+
+
+def _stale(state: JobState) -> tuple[int, ...]:
+    return tuple(
+        number
+        for number, one in sorted_items(state.subtasks)
+        if one.completion is None and not one.is_reset
+    )
+
+
+def _tried_afresh(intents: Map[int, OpenIntent]) -> Map[int, OpenIntent]:
+    for sequence, intent in sorted_items(intents):
+        intents = intents.set(sequence, evolve(intent, failed_tries=0))
+    return intents
 
 
 def _type_registered(state: JobState, record: Record) -> JobState:
@@ -198,6 +219,7 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
     has_checkpoint = state.last_checkpoint != NO_CHECKPOINT
     return evolve(
         state,
+        stale=state.stale if is_resume else (),
         is_restore_owed=is_resume and has_checkpoint,
         owed_complete=state.last_checkpoint if is_resume and has_checkpoint else None,
     )
@@ -228,11 +250,10 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
         payload=record.payload or b"",
     )
     granted = state.granted
-    left = tuple(g for g in granted.get(checkpoint_id, ()) if g.operator_id != operator_id)
-    if left:
-        granted = granted.set(checkpoint_id, left)
-    elif checkpoint_id in granted:
-        granted = granted.delete(checkpoint_id)
+    for other, grants in sorted_items(granted):
+        if other <= checkpoint_id:  # a completion subsumes older ones (clause H1)
+            left = tuple(g for g in grants if g.operator_id != operator_id)
+            granted = granted.set(other, left) if left else granted.delete(other)
     return evolve(
         state,
         intents=state.intents.set(sequence, intent),

@@ -30,6 +30,7 @@ JOB: Final[Mapping[Phase, Mapping[Kind, Phase]]] = {
         Kind.JOB_FAILED: Phase.FAILED,
     },
     Phase.ENDING: {
+        Kind.GLOBAL_FAILURE: Phase.FAILING,
         Kind.JOB_FAILED: Phase.FAILED,
         Kind.JOB_FINISHED: Phase.FINISHED,
     },

@@ -95,7 +95,7 @@ class DownEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """Committables that an attempt handed over at one barrier and that no completed checkpoint holds yet."""
+    """What an attempt handed over at one barrier and no completed checkpoint holds yet."""
 
     checkpoint_id: int
     committables: tuple[Committable, ...]
@@ -150,8 +150,10 @@ class SubtaskState:
     next_attempt_number: int = 0
     restore_from: int = NO_CHECKPOINT
     """What the next attempt begins from."""
+    is_reset: bool = False
+    """No attempt has begun since it was last reset; False before the first one."""
     newest_task: tuple[int, int, int] = (-1, -1, -1)
-    """(epoch, stage run, taskAttemptId) of the newest Spark task that became an attempt (clauses B4, B7)."""
+    """(epoch, stage run, taskAttemptId) of the newest task that became an attempt (B4, B7)."""
     attempt: AttemptState | None = None
     completion: Completion | None = None
 
@@ -288,8 +290,8 @@ class JobState:
     subtasks: Map[int, SubtaskState] = field(default_factory=Map)
     finished_count: int = 0
     live_count: int = 0
-    stale_count: int = 0
-    """Live attempts of a dead driver: a resume ends them one by one."""
+    stale: tuple[int, ...] = ()
+    """Subtasks that a resume must reset, in order: neither finished nor reset already."""
     gateways: Map[tuple[str, int], GatewayState] = field(default_factory=Map)
     next_event_id: int = 0
     pending: Map[int, PendingCheckpoint] = field(default_factory=Map)
@@ -308,7 +310,7 @@ class JobState:
     kept_splits: Map[tuple[str, str], KeptSplit] = field(default_factory=Map)
     owed_redeliveries: tuple[UpEvent, ...] = ()
     owed_complete: int | None = None
-    """A checkpoint whose completion the coordinators have not been told since they were made, or since it completed."""
+    """A completed checkpoint that today's coordinator objects have not been told of."""
     is_restore_owed: bool = False
     """Whether `owed_complete` stands before attempts may be ready (clause E6)."""
     failures_us: tuple[int, ...] = ()
@@ -316,7 +318,7 @@ class JobState:
     reasons: tuple[str, ...] = ()
     """The newest failures' reasons, newest first."""
     poison: Map[str, int] = field(default_factory=Map)
-    """Failures by event or split."""
+    """Failures in a row by event or split, as in `split_id:part-3` or `event:RATE@1/9f…`."""
     projections: Map[str, Any] = field(default_factory=Map)
     """By operator id: the states of event-sourced coordinators."""
 

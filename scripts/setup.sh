@@ -116,7 +116,7 @@ if command -v flock >/dev/null; then
 fi
 mend_links
 packages_key=$(constrained | cat - pyproject.toml scripts/setup.sh | digest "$PWD" "$pyspark")
-jars_key=$({ cat log/jars.lock log/jars.py 2>/dev/null || true; } | digest "${XDG_CACHE_HOME:-$HOME/.cache}" "${COORDLOG_HOME:-}")
+jars_key=$({ cat log/jars.lock log/jars.py 2>/dev/null || true; } | digest "${XDG_CACHE_HOME:-$HOME/.cache}" "${COORDLOG_CACHE:-}")
 has_stamp() { [ "$(cat "$stamps/$1" 2>/dev/null)" = "$2" ]; }
 
 if [ -x "$venv/bin/python" ] && in_range "$venv/bin/python" && has_stamp packages "$packages_key" && has_stamp jars "$jars_key"; then

@@ -7,8 +7,10 @@ that interface (slots, killing one task) is in a function of its own each, below
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +41,8 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.2
 _END_GRACE_S: Final = 0.5
 _FAILURES_FEW: Final = 100
+_RAISED: Final = re.compile(r"coordlog\.[\w.]+Error: ")
+"""The last line of a Python traceback, where a task ended by an error of ours: all of them do."""
 _LOCAL: Final = re.compile(r"local(?:\[\s*(?:\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
 
 
@@ -187,8 +191,8 @@ class SparkStage:
         """Run the stage to its end; why it failed, if it did."""
         spark, count = self._spark, self._parallelism
         try:
-            spark.addTag(run.tag)
-            _describe_jobs(spark, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
+            _use_own_interpreter(spark)
+            _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
             # One row and one partition for each subtask, and no shuffle that could merge them.
             rows = spark.range(0, count, 1, count)
             rows.mapInArrow(spark_function(work), "subtask long").collect()
@@ -206,7 +210,7 @@ class SparkStage:
                     f"{run.cancelled}; Spark has not ended the stage for {STAGE_END_TIMEOUT_S:g} s",
                 )
                 return
-            self._spark.interruptTag(run.tag)
+            _cancel_jobs(self._spark, run.tag)
             run.ended.wait(_POLL_S)
 
 
@@ -301,11 +305,35 @@ def _busy_slots(spark: SparkSession) -> int:
     return sum(one.numActiveTasks for one in stages if one is not None)
 
 
-def _describe_jobs(spark: SparkSession, text: str) -> None:
-    """What Spark's pages call the jobs of this thread."""
+def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:
+    """What the jobs of this thread are cancelled by, and what Spark's pages call them."""
     context = _context(spark)
-    if context is not None:
-        context.setJobDescription(text)
+    if context is None:
+        spark.addTag(tag)
+        return
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    context.setJobDescription(description)
+
+
+def _cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """Cancel the jobs with this tag.
+
+    Not by `interruptTag` where there is another way: outside Spark Connect it finds no job of
+    `collect` (pyspark 4.1.1).
+    """
+    context = _context(spark)
+    if context is None:
+        spark.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
+
+
+def _use_own_interpreter(spark: SparkSession) -> None:
+    """In local mode workers run this interpreter, which has what the job needs, unless told else."""
+    context = _context(spark)
+    if context is not None and _LOCAL.fullmatch(_master(spark)):
+        context.pythonExec = os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -> None:
@@ -319,16 +347,8 @@ def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -
 
 
 def _short(error: BaseException) -> str:
-    """What Spark says, without its stack traces: its first line, and what a task raised."""
+    """What Spark says, without stack traces: what a task raised, else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    raised = [
-        line
-        for line in lines
-        if re.match(r"[\w.]*(Error|Exception)\b.*:", line) and not line.startswith("at ")
-    ]
-    told = lines[0]
-    if raised and raised[-1] not in told:
-        told = f"{told}: {raised[-1]}"
+    raised = [line for line in lines if _RAISED.match(line)]
+    told = (raised or lines or [type(error).__name__])[-1 if raised else 0]
     return told[:REASON_CHARS_MAX]

@@ -64,7 +64,7 @@ def _drive(
             if finished == kill_attempt_at:
                 surroundings.kill(1)
             if finished == kill_driver_at:
-                driver._mailbox.end(_KilledError())
+                driver._mailbox.end(_KilledError())  # pyright: ignore[reportPrivateUsage]
 
     driver = JobDriver(
         chain=chain,

@@ -12,7 +12,7 @@ from coordlog.log.shared_broker import (
     stop_shared,
 )
 
-from .console import iso
+from .console import day_of, time_of
 from .exits import Exit
 
 __all__ = ["broker"]
@@ -68,7 +68,8 @@ def _described(found: SharedBrokerStatus) -> str:
     if not found.running:
         return f"the shared broker does not run; its data: {found.folder}"
     answers = "" if found.answering else ", and does not answer"
-    since = "" if found.since is None else f" since {iso(int(found.since) * 1_000_000)}"
+    since_us = int((found.since or 0) * 1_000_000)
+    since = "" if found.since is None else f" since {day_of(since_us)} {time_of(since_us)[:8]} UTC"
     clients = "" if found.clients is None else f", {found.clients} connections"
     idle = (
         "never by itself"

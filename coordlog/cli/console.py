@@ -7,11 +7,11 @@ import datetime as dt
 import enum
 import json
 import sys
-from collections.abc import Iterable
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Final, Literal, NoReturn
 
 import click
-from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,19 +19,29 @@ from rich.text import Text
 from coordlog.projections.payload_json import Json, to_json
 
 __all__ = [
+    "Column",
     "crop",
     "day_of",
     "iso",
     "json_of",
     "lasted",
     "new_console",
-    "new_table",
     "print_json",
+    "print_table",
     "time_of",
 ]
 
 _WIDE: Final = 10_000
 """Columns where there is no terminal: nothing is cut that another program may look for."""
+
+_CUT_FROM: Final = 120
+"""Columns from which a terminal has room enough that a cut line still says something."""
+
+_GAP: Final = 2
+"""Spaces between two columns."""
+
+_LAST_COLUMN_MIN: Final = 32
+"""What the last column, which may be folded, is to have at least."""
 
 _MINUTE_S: Final = 60
 
@@ -52,13 +62,50 @@ def new_console() -> Console:
     return console
 
 
-def new_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines; the columns of `right` are numbers."""
-    at_right = frozenset(right)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in at_right else "left", overflow="fold")
-    return table
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    is_right: bool = False
+    """A number."""
+    rank: int = 0
+    """Where the terminal is too narrow, columns of the highest rank are left out first; 0: never."""
+
+
+def print_table(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]
+) -> None:
+    """Print rows under their columns' names; the last column takes the width that is left.
+
+    Columns that have no room on a terminal are left out, and a line says which.
+    """
+    widths = [
+        max(cell_len(line) for one in (column.name, *cells) for line in str(one).split("\n"))
+        for column, cells in zip(columns, _columns_of(rows, len(columns)), strict=True)
+    ]
+    widths[-1] = min(widths[-1], _LAST_COLUMN_MIN)
+    shown = list(range(len(columns)))
+    for index in sorted(shown, key=lambda one: -columns[one].rank):
+        if sum(widths[one] + _GAP for one in shown) <= console.width or not columns[index].rank:
+            break
+        shown.remove(index)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for index in shown:
+        justify: Literal["left", "right"] = "right" if columns[index].is_right else "left"
+        is_last = index == len(columns) - 1
+        table.add_column(columns[index].name, justify=justify, no_wrap=not is_last, overflow="fold")
+    for row in rows:
+        table.add_row(*(row[index] for index in shown))
+    console.print(table)
+    left_out = [one.name for index, one in enumerate(columns) if index not in shown]
+    if left_out:
+        note = f"no room for {', '.join(left_out)}: a wider terminal shows them, and --json"
+        console.print(note, style="dim")
+
+
+def _columns_of(rows: Sequence[Sequence[str | Text]], count: int) -> list[tuple[str | Text, ...]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
 def time_of(timestamp_us: int | None) -> str:
@@ -113,9 +160,12 @@ def print_json(value: Json) -> None:
 
 
 def crop(console: Console, text: Text) -> None:
-    """Print one line: cut to a terminal's width, whole elsewhere."""
+    """Print one line: cut to the width of a wide terminal, whole elsewhere."""
     text.rstrip()
-    console.print(text, no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+    if console.is_terminal and console.width >= _CUT_FROM:
+        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+    else:
+        console.print(text, soft_wrap=True)
 
 
 def _utc(timestamp_us: int) -> dt.datetime:

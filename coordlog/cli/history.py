@@ -22,8 +22,10 @@ __all__ = ["history"]
 
 _PAYLOAD_CHARS: Final = 160
 _REASON_CHARS: Final = 200
+_OWN: Final = "coordlog."
+"""Before the names of the types that every job has; `--json` shows it."""
 _HEADING: Final = (
-    f"{'OFFSET':>7} {'SEQ':>7} {'TIME (UTC)':<12} {'EPOCH':>5} {'KIND':<24} {'OPERATOR':<10} "
+    f"{'OFFSET':>6} {'SEQ':>6} {'TIME (UTC)':<12} {'EP':>2} {'KIND':<24} {'OPERATOR':<8} "
     f"{'ATTEMPT':<7} {'CKPT':>4}  WHAT"
 )
 _STYLES: Final = {
@@ -142,10 +144,10 @@ def _line(one: AuditRecord, timestamp_us: int) -> Text:
     record = one.record
     void = one.why_not
     style = "dim" if void else "" if record is None else _STYLES.get(record.kind, "")
-    line = Text(f"{one.offset:>7} {_sequence(record):>7} {time_of(timestamp_us):<12} ")
-    line.append(f"{'' if record is None else record.epoch:>5} ")
+    line = Text(f"{one.offset:>6} {_sequence(record):>6} {time_of(timestamp_us):<12} ")
+    line.append(f"{'' if record is None else record.epoch:>2} ")
     line.append(f"{'?' if record is None else record.kind.value:<24} ", style=style)
-    line.append(f"{'' if record is None else record.operator_id or '':<10} ")
+    line.append(f"{'' if record is None else record.operator_id or '':<8} ")
     line.append(
         f"{_attempt(record):<7} {_number(None if record is None else record.checkpoint_id):>4}  "
     )
@@ -187,7 +189,7 @@ def _what(one: AuditRecord) -> Iterator[str]:
     if record.cause is not None:
         yield f"of {record.cause}"
     if record.payload_type is not None:
-        yield record.payload_type
+        yield record.payload_type.removeprefix(_OWN)
     if record.kind is not Kind.TYPE_REGISTERED and record.payload is not None:
         shown = record.payload if one.fields is None else one.fields
         yield on_one_line(shown, _PAYLOAD_CHARS)

@@ -9,15 +9,18 @@ from coordlog.log.jars import JarSet, resolve
 __all__ = ["jars"]
 
 
-@click.command()
+_HELP = """Print the jars of Spark's Kafka source and Avro functions, as a value of `spark.jars`.
+
+They are fetched where they are missing, once.
+
+\b
+spark-submit --jars "$(coordlog jars)" ...
+SparkSession.builder.config("spark.jars", "<what it prints>")
+"""
+
+
+@click.command(help=_HELP)
 def jars() -> None:
-    r"""Print the jars of Spark's Kafka source and Avro functions, as a value of `spark.jars`.
-
-    They are fetched where they are missing, once.
-
-    \b
-    spark-submit --jars "$(coordlog jars)" ...
-    SparkSession.builder.config("spark.jars", "<what it prints>")
-    """
+    """Print the jars that a Spark session needs to read a history."""
     paths = resolve(JarSet.SPARK, progress=lambda line: click.echo(line, err=True))
     click.echo(",".join(map(str, paths)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from coordlog.log.port import Log
 from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
@@ -14,7 +14,7 @@ __all__ = ["audit_of", "records_of"]
 
 
 @contextlib.contextmanager
-def records_of(logs: Logs, job_id: str) -> Iterator[Iterator[AuditRecord]]:
+def records_of(logs: Logs, job_id: str) -> Generator[Iterator[AuditRecord]]:
     """Every record of a job, as `audit_records` gives them; the log is closed with the block."""
     with _opened(logs, job_id) as log:
         yield audit_records(log.read(log.start_offset(), log.high_watermark()))
@@ -27,7 +27,7 @@ def audit_of(logs: Logs, job_id: str) -> Audit:
 
 
 @contextlib.contextmanager
-def _opened(logs: Logs, job_id: str) -> Iterator[Log]:
+def _opened(logs: Logs, job_id: str) -> Generator[Log]:
     log = logs.open(job_id)
     try:
         yield log

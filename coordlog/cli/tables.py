@@ -14,7 +14,7 @@ from coordlog.projections.checkpoint_audit import CheckpointRow, CheckpointStatu
 from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 
-from .console import json_of, lasted, new_console, new_table, print_json, time_of
+from .console import Column, json_of, lasted, new_console, print_json, print_table, time_of
 from .logs import Logs, with_logs
 from .reading import audit_of
 
@@ -42,6 +42,43 @@ _PLACE_STYLES = {
     SplitPlace.COMMITTED: "bold green",
 }
 
+_ATTEMPT_COLUMNS = (
+    Column("ATTEMPT"),
+    Column("EPOCH", is_right=True, rank=2),
+    Column("RUN", is_right=True, rank=7),
+    Column("TASK", is_right=True, rank=6),
+    Column("WHERE", rank=3),
+    Column("BEGAN (UTC)", rank=1),
+    Column("LASTED", is_right=True),
+    Column("FROM", is_right=True),
+    Column("END"),
+    Column("SPLITS", is_right=True),
+    Column("ROWS", is_right=True),
+    Column("EVENTS", is_right=True, rank=5),
+    Column("CKPTS", is_right=True, rank=4),
+    Column("RESETS"),
+    Column("WHY"),
+)
+_SPLIT_COLUMNS = (
+    Column("SPLIT"),
+    Column("PLACE"),
+    Column("CKPT", is_right=True, rank=3),
+    Column("READ BY"),
+    Column("ROWS", is_right=True, rank=2),
+    Column("ASSIGNED TO", rank=1),
+    Column("THROWN AWAY"),
+)
+_CHECKPOINT_COLUMNS = (
+    Column("CKPT", is_right=True),
+    Column("EPOCH", is_right=True, rank=1),
+    Column("STATUS"),
+    Column("TRIGGERED (UTC)"),
+    Column("CUT AFTER", is_right=True, rank=2),
+    Column("ENDED AFTER", is_right=True),
+    Column("ACKS", is_right=True, rank=3),
+    Column("WHY"),
+)
+
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a line, with everything."
 )
@@ -61,15 +98,7 @@ def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
     if as_json:
         _print_all(found.attempts)
         return
-    table = new_table(
-        *("ATTEMPT", "EPOCH", "RUN", "TASK", "WHERE", "BEGAN (UTC)", "LASTED", "FROM", "END"),
-        *("SPLITS", "ROWS", "EVENTS", "CKPTS", "RESETS", "WHY"),
-        right=("EPOCH", "RUN", "TASK", "LASTED", "FROM", "SPLITS", "ROWS", "EVENTS", "CKPTS"),
-    )
-    for one in found.attempts:
-        table.add_row(*_attempt_cells(one))
-    console = new_console()
-    console.print(table)
+    print_table(new_console(), _ATTEMPT_COLUMNS, [_attempt_cells(one) for one in found.attempts])
     ends = Counter(one.end.value for one in found.attempts)
     subtasks = len({one.subtask for one in found.attempts})
     _sum_up(found, f"{_many(len(found.attempts), 'attempt')} of {_many(subtasks, 'subtask')}", ends)
@@ -111,13 +140,7 @@ def splits(logs: Logs, *, job: str, thrown_away: bool, as_json: bool) -> None:
     if as_json:
         _print_all(rows)
         return
-    table = new_table(
-        *("SPLIT", "PLACE", "CKPT", "READ BY", "ROWS", "ASSIGNED TO", "THROWN AWAY"),
-        right=("CKPT", "ROWS"),
-    )
-    for one in rows:
-        table.add_row(*_split_cells(one))
-    new_console().print(table)
+    print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(one) for one in rows])
     lost = [thrown for one in found.splits for thrown in one.thrown_away]
     whole = sum(one.is_whole for one in lost)
     what = (
@@ -154,13 +177,8 @@ def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     if as_json:
         _print_all(found.checkpoints)
         return
-    table = new_table(
-        *("CKPT", "EPOCH", "STATUS", "TRIGGERED (UTC)", "CUT AFTER", "ENDED AFTER", "ACKS", "WHY"),
-        right=("CKPT", "EPOCH", "CUT AFTER", "ENDED AFTER", "ACKS"),
-    )
-    for one in found.checkpoints:
-        table.add_row(*_checkpoint_cells(one))
-    new_console().print(table)
+    cells = [_checkpoint_cells(one) for one in found.checkpoints]
+    print_table(new_console(), _CHECKPOINT_COLUMNS, cells)
     statuses = Counter(one.status.value for one in found.checkpoints)
     _sum_up(found, _many(len(found.checkpoints), "checkpoint"), statuses)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+
+from coordlog.errors import TooLargeError
+from coordlog.limits import PAYLOAD_BYTES_MAX, POISON_FAILURES, RECORD_BYTES_MAX
 from coordlog.projections.checkpoint_records import states_of
 from coordlog.projections.lifecycles import HANDLED_IN
 from coordlog.projections.state import (
@@ -14,6 +18,7 @@ from coordlog.projections.state import (
     sorted_items,
 )
 from coordlog.schemas.builtin import Refused
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
 from . import checkpoints, failures
@@ -36,24 +41,29 @@ from .outputs import (
     CallEvent,
     CallFuture,
     CallSubtaskReset,
+    DelayNextAttempt,
     DeliverEvent,
     FenceAttempt,
     KillTask,
     RefuseAttempt,
     StopAckTimer,
 )
+from .policy import local_backoff_s
 
 __all__ = [
     "attempt_lost",
     "attempt_registered",
     "completion_arrived",
+    "encoded",
     "event_ack_arrived",
     "event_arrived",
     "fail_attempt",
+    "lose",
     "refuse",
     "send_event",
     "split_finished_arrived",
     "stale_attempt",
+    "too_large",
 ]
 
 
@@ -66,6 +76,17 @@ def refuse(step: StepBuilder, what: str, subtask: int, attempt_number: int, reas
         reason=reason,
         value=Refused(what=what),
     )
+
+
+def encoded(value: Payload) -> tuple[str, bytes]:
+    """Type and bytes of a payload, for who must know its size before its record has a place (clause K6)."""
+    declared = payload_type_of(value)
+    return declared.key, declared.encode(value)
+
+
+def too_large(what: str, data: bytes) -> str:
+    """Why a message or a record is refused for its size."""
+    return str(TooLargeError(what, len(data), RECORD_BYTES_MAX))
 
 
 def is_handled(state: JobState, subtask: int, attempt_number: int) -> bool:
@@ -119,7 +140,9 @@ def attempt_registered(step: StepBuilder, given: AttemptRegistered) -> None:
         return
     task = (state.epoch, given.stage_run, given.task_attempt_id)
     if not given.is_current_run or state.phase is not Phase.RUNNING:
-        _refuse_task(step, given, f"stage run {given.stage_run} is over")
+        _refuse_task(
+            step, given, f"stage run {given.stage_run} is over, and the job is {state.phase.value}"
+        )
         return
     if task <= known.newest_task:
         reason = (
@@ -188,17 +211,9 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
     if not is_handled(step.state, given.subtask, given.attempt_number):
         _refuse_and_fence(step, "event", given.subtask, given.attempt_number)
         return
-    if (
-        given.operator_id not in step.config.operators
-        or given.payload_type not in step.config.projection.types
-    ):
-        _lose(
-            step,
-            given.subtask,
-            given.attempt_number,
-            f"it sent an event of type {given.payload_type} to operator {given.operator_id!r}; "
-            "the job has no such type, or no coordinator there",
-        )
+    fault = _fault_of(step, given)
+    if fault is not None:
+        lose(step, given.subtask, given.attempt_number, fault)
         return
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
@@ -223,7 +238,26 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
     step.calls.append(CallEvent(event=event, is_redelivery=False))
 
 
-def _lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
+def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:
+    """Why an event cannot be taken from its attempt; None where it can (clauses D2, K6)."""
+    types = step.config.projection.types
+    if given.operator_id not in step.config.operators or given.payload_type not in types:
+        return (
+            f"it sent an event of type {given.payload_type} to operator {given.operator_id!r}; "
+            "the job has no such type, or no coordinator there"
+        )
+    size = len(given.payload)
+    if size > PAYLOAD_BYTES_MAX:
+        return str(TooLargeError(f"an event {given.payload_type}", size, PAYLOAD_BYTES_MAX))
+    try:
+        types.decode(given.payload_type, given.payload)
+    except ValueError as error:
+        return f"it sent a damaged event of type {given.payload_type}: {error}"
+    return None
+
+
+def lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> None:
+    """Fail an attempt for what it has sent: that one alone (clause D2)."""
     fail_attempt(step, AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=reason))
 
 
@@ -289,6 +323,8 @@ def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
     event = None
     if gateway is not None and gateway.attempt_number == given.attempt_number:
         event = gateway.unacked.get(given.event_id)
+        if any(one.event.event_id == given.event_id for one in gateway.held):
+            event = None
     if event is None or not is_handled(step.state, given.subtask, given.attempt_number):
         refuse(
             step,
@@ -325,6 +361,11 @@ def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> No
     if not is_handled(step.state, given.subtask, given.attempt_number):
         _refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
         return
+    key, data = encoded(given.finished)
+    if len(data) > RECORD_BYTES_MAX:
+        reason = too_large(f"the end of split {given.finished.split_id!r}", data)
+        lose(step, given.subtask, given.attempt_number, reason)
+        return
     kept = {"kept": "true"} if step.config.keeps_finished_splits else {}
     step.add(
         Kind.SPLIT_FINISHED,
@@ -332,7 +373,8 @@ def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> No
         subtask=given.subtask,
         attempt_number=given.attempt_number,
         last_barrier=given.last_barrier,
-        value=given.finished,
+        payload_type=key,
+        payload=data,
         attributes=kept,
     )
 
@@ -343,13 +385,18 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
     if not is_handled(step.state, subtask, attempt_number):
         _refuse_and_fence(step, "completion", subtask, attempt_number)
         return
+    key, data = encoded(given.snapshot)
+    if len(data) > RECORD_BYTES_MAX:
+        lose(step, subtask, attempt_number, too_large("its last snapshot", data))
+        return
     fail_events(step, subtask, f"subtask {subtask} has completed")
     step.add(
         Kind.SUBTASK_COMPLETED,
         subtask=subtask,
         attempt_number=attempt_number,
         last_barrier=given.last_barrier,
-        value=given.snapshot,
+        payload_type=key,
+        payload=data,
     )
     step.effects.append(
         FenceAttempt(
@@ -417,6 +464,8 @@ def attempt_lost(step: StepBuilder, given: AttemptLost) -> None:
     if state.attempt(given.subtask, given.attempt_number) is None:
         return
     if state.phase is not Phase.RUNNING:
+        reason = f"the job is {state.phase.value}; {given.reason}"
+        refuse(step, "failure", given.subtask, given.attempt_number, reason)
         return
     fail_attempt(step, given)
 
@@ -428,18 +477,15 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
     assert attempt is not None, "a live attempt fails"
     is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
     lost_up, lost_down = _lost(state, attempt)
+    attributes = _at_what(state, given)
+    reason = given.reason + _poison(state, attributes)
     fail_events(step, given.subtask, given.reason)
-    attributes = {
-        name: str(value)
-        for name, value in (("split_id", given.split_id), ("event_id", given.event_id))
-        if value is not None
-    }
     step.add(
         Kind.ATTEMPT_FAILED,
         operator_id=None,
         subtask=given.subtask,
         attempt_number=given.attempt_number,
-        reason=given.reason,
+        reason=reason,
         attributes=attributes,
     )
     step.effects.append(
@@ -460,7 +506,7 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
             )
         )
     if is_exhausted:
-        failures.fail_job(step, given.reason)
+        failures.fail_job(step, reason)
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(
@@ -473,23 +519,74 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
         checkpoint_id=last,
         attributes={"counted": "true" if is_counted else "false"},
     )
+    delay_s = local_backoff_s(step.config, step.state, step.now_us) if is_counted else 0.0
+    if delay_s > 0:
+        step.effects.append(DelayNextAttempt(subtask=given.subtask, delay_s=delay_s))
+    _tell_of_failure(step, given, reason, lost_up, lost_down)
+
+
+def _tell_of_failure(
+    step: StepBuilder,
+    given: AttemptLost,
+    reason: str,
+    lost_up: tuple[UpEvent, ...],
+    lost_down: tuple[DownEvent, ...],
+) -> None:
     step.call_all(
         lambda operator_id: CallAttemptFailed(
             operator_id=operator_id,
             subtask=given.subtask,
             attempt_number=given.attempt_number,
-            reason=given.reason,
+            reason=reason,
         )
     )
+    _tell_of_reset(step, given.subtask, lost_up, lost_down)
+
+
+def _tell_of_reset(
+    step: StepBuilder,
+    subtask: int,
+    lost_up: tuple[UpEvent, ...] = (),
+    lost_down: tuple[DownEvent, ...] = (),
+) -> None:
+    last = step.state.last_checkpoint
     step.call_all(
         lambda operator_id: CallSubtaskReset(
             operator_id=operator_id,
-            subtask=given.subtask,
+            subtask=subtask,
             checkpoint_id=last,
             lost_up=tuple(one for one in lost_up if one.operator_id == operator_id),
             lost_down=tuple(one for one in lost_down if one.operator_id == operator_id),
         )
     )
+
+
+def _at_what(state: JobState, given: AttemptLost) -> dict[str, str]:
+    """The split and the event at which an attempt failed; an event sent again has another id, not another content."""
+    attributes = {}
+    if given.split_id is not None:
+        attributes["split_id"] = given.split_id
+    if given.event_id is not None:
+        attributes["event_id"] = str(given.event_id)
+        gateway = state.gateways.get((given.operator_id or "", given.subtask))
+        event = None if gateway is None else gateway.unacked.get(given.event_id)
+        if event is not None:
+            digest = hashlib.blake2b(event.payload, digest_size=8).hexdigest()
+            attributes["event"] = f"{event.operator_id}/{event.payload_type}/{digest}"
+    return attributes
+
+
+def _poison(state: JobState, attributes: dict[str, str]) -> str:
+    """What the reason adds for an event or split at which attempts fail again and again; empty where none is."""
+    for what, name in (("split_id", "split"), ("event", "event")):
+        value = attributes.get(what)
+        failures_there = state.poison.get(f"{what}:{value}", 0) + 1
+        if value is not None and failures_there >= POISON_FAILURES:
+            return (
+                f"; {name} {value!r} is poison: {failures_there} attempts in a row have failed at "
+                f"it; skip it with `--skip {name}:{value}`"
+            )
+    return ""
 
 
 def _lost(
@@ -510,7 +607,15 @@ def _lost(
 def stale_attempt(step: StepBuilder, subtask: int) -> None:
     """At a resume: what the dead driver had is a local failover (DESIGN.md, section 7)."""
     attempt = step.state.subtasks[subtask].attempt
-    assert attempt is not None, "the caller has looked"
+    if attempt is None:
+        step.add(
+            Kind.SUBTASK_RESET,
+            subtask=subtask,
+            checkpoint_id=step.state.last_checkpoint,
+            attributes={"counted": "false"},
+        )
+        _tell_of_reset(step, subtask)
+        return
     fail_attempt(
         step,
         AttemptLost(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from coordlog.projections.checkpoint_records import channel_state, missing
+from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.projections.checkpoint_records import channel_state, late_attempts, missing
 from coordlog.projections.lifecycles import HANDLED_IN
 from coordlog.projections.state import (
     GatewayState,
@@ -102,6 +103,15 @@ def complete_checkpoint(step: StepBuilder, given: CompleteCheckpoint) -> None:
     pending = step.state.pending.get(given.checkpoint_id)
     if pending is None or given.operator_id in pending.cuts:
         return
+    for older, one in sorted_items(step.state.pending):
+        # Barriers keep the order of their checkpoints, so that cuts must too (clause F10).
+        if older < given.checkpoint_id and given.operator_id not in one.cuts:
+            abort(
+                step,
+                older,
+                f"operator {given.operator_id!r} completed its part of checkpoint "
+                f"{given.checkpoint_id} first",
+            )
     step.add(
         Kind.COORDINATOR_CHECKPOINTED,
         operator_id=given.operator_id,
@@ -137,7 +147,22 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
             f"it passed, and below {state.next_checkpoint_id}, the next to be triggered",
         )
         return
-    is_late = given.checkpoint_id not in state.pending
+    pending = state.pending.get(given.checkpoint_id)
+    if pending is not None and not pending.is_injected:
+        attempts.refuse(
+            step,
+            "checkpoint ack",
+            subtask,
+            attempt_number,
+            f"the barrier of checkpoint {given.checkpoint_id} has not been sent",
+        )
+        return
+    key, encoded = attempts.encoded(given.snapshot)
+    if len(encoded) > RECORD_BYTES_MAX:
+        reason = attempts.too_large(f"its snapshot of checkpoint {given.checkpoint_id}", encoded)
+        attempts.lose(step, subtask, attempt_number, reason)
+        return
+    is_late = pending is None
     before = _gateways(state, subtask)
     step.add(
         Kind.CHECKPOINT_ACKED,
@@ -145,7 +170,8 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
         attempt_number=attempt_number,
         checkpoint_id=given.checkpoint_id,
         last_barrier=given.checkpoint_id,
-        value=given.snapshot,
+        payload_type=key,
+        payload=encoded,
         reason="the checkpoint was aborted before" if is_late else None,
     )
     _deliver_released(step, before)
@@ -191,13 +217,24 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    retained = sorted(step.state.completed)[1 - step.config.retained_checkpoints :]
+    retained = [*sorted(step.state.completed), checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
+    attributes = {}
+    key, encoded = attempts.encoded(_metadata(step, pending, retained[0]))
+    if len(encoded) > RECORD_BYTES_MAX:
+        # The states stand in the records of the cuts and acks, where every fold takes them from.
+        attributes["states"] = "in the records of its cuts and acks"
+        key, encoded = attempts.encoded(_metadata(step, pending, retained[0], has_states=False))
+    if len(encoded) > RECORD_BYTES_MAX:
+        abort(step, checkpoint_id, attempts.too_large("its metadata", encoded))
+        return
     step.add(
         Kind.CHECKPOINT_COMPLETED,
         checkpoint_id=checkpoint_id,
         cause=pending.triggered_sequence,
-        value=_metadata(step, pending, retained[0] if retained else checkpoint_id),
+        payload_type=key,
+        payload=encoded,
+        attributes=attributes,
     )
     _deliver_released(step, before)
     for older in sorted(step.state.pending):
@@ -208,14 +245,18 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 
 def _metadata(
-    step: StepBuilder, pending: PendingCheckpoint, oldest_retained: int
+    step: StepBuilder,
+    pending: PendingCheckpoint,
+    oldest_retained: int,
+    *,
+    has_states: bool = True,
 ) -> CheckpointMetadata:
     state = step.state
     subtasks = [
         SubtaskSnapshot(
             subtask=subtask,
             attempt_number=pending.attempts[subtask],
-            states=list(states),
+            states=list(states) if has_states else [],
         )
         for subtask, states in sorted_items(pending.acks)
     ]
@@ -227,7 +268,7 @@ def _metadata(
             FinishedSubtask(
                 subtask=number,
                 attempt_number=completion.attempt_number,
-                states=list(completion.states),
+                states=list(completion.states) if has_states else [],
             )
         )
     return CheckpointMetadata(
@@ -240,7 +281,11 @@ def _metadata(
         topic_id=step.config.topic_id,
         parallelism=state.parallelism,
         coordinators=[
-            CoordinatorCut(operator_id=operator_id, sequence=cut.sequence, state=cut.state)
+            CoordinatorCut(
+                operator_id=operator_id,
+                sequence=cut.sequence,
+                state=cut.state if has_states else None,
+            )
             for operator_id, cut in sorted_items(pending.cuts)
         ],
         subtasks=subtasks,
@@ -293,21 +338,23 @@ def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
     pending = step.state.pending.get(given.checkpoint_id)
     if pending is None or step.state.phase is not Phase.RUNNING:
         return
-    lacking = missing(pending, step.config.operators)
+    lacking = missing(step.state, pending, step.config.operators)
+    late = late_attempts(step.state, pending)
     reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
     abort(step, given.checkpoint_id, reason, is_timed_out=True)
     if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:
         return
-    for subtask, attempt_number in sorted_items(pending.attempts):
+    timeouts = step.state.timeouts_in_a_row
+    for subtask, attempt_number in late:
         is_live = step.state.attempt(subtask, attempt_number) is not None
-        if subtask not in pending.acks and is_live and step.state.phase is Phase.RUNNING:
+        if is_live and step.state.phase is Phase.RUNNING:
             attempts.fail_attempt(
                 step,
                 AttemptLost(
                     subtask=subtask,
                     attempt_number=attempt_number,
-                    reason=f"{step.state.timeouts_in_a_row} checkpoints in a row timed out; the "
-                    f"last, {given.checkpoint_id}, was missing {lacking}",
+                    reason=f"{timeouts} checkpoints in a row timed out; the last, "
+                    f"{given.checkpoint_id}, was missing {lacking}",
                 ),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.checkpoint_records import coordinator_state
 from coordlog.projections.state import Phase, sorted_items, sorted_values
 from coordlog.schemas import builtin
@@ -22,6 +23,8 @@ from .outputs import (
     Settle,
 )
 from .policy import backoff_s, is_exhausted
+
+_BEFORE = "; before that: "
 
 __all__ = [
     "commit_settled",
@@ -60,6 +63,7 @@ def resume(step: StepBuilder) -> None:
 
 def rollback(step: StepBuilder, given: Rollback) -> None:
     """Back to a checkpoint: abort, end, reset; new coordinators are reset and started (clauses A2, E2, E4)."""
+    has_failed = step.state.resumed_phase is Phase.FAILING
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "the job goes back to a checkpoint", is_told=False)
     reason = "global failover" if given.is_failover else "its driver is gone"
@@ -90,7 +94,8 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
         checkpoint_id=given.checkpoint_id,
         attributes={
             "restore": "failover" if given.is_failover else "rollback",
-            "counted": "true" if given.is_failover else "false",
+            # A driver that died after a failure and before its reset has not counted it.
+            "counted": "true" if given.is_failover or has_failed else "false",
         },
     )
     for operator_id in step.config.operators:
@@ -146,8 +151,15 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
     state = step.state
     if state.is_over:
         return
-    if state.phase is Phase.ENDING:
-        _fail_ending(step, given)
+    if state.phase is Phase.ENDING and state.intents:
+        # Batch, past its last completion: there is no reset any more, only settling (DESIGN.md, section 8).
+        step.add(
+            Kind.FACT,
+            operator_id=given.operator_id,
+            reason=f"only settling is left: {given.reason}",
+            attributes={"closed": "true"},
+            value=builtin.Refused(what="failure"),
+        )
         return
     step.add(
         Kind.GLOBAL_FAILURE,
@@ -165,13 +177,6 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
     )
 
 
-def _fail_ending(step: StepBuilder, given: FailGlobally) -> None:
-    # Batch, past its last completion: there is no reset any more, only settling (DESIGN.md, section 8).
-    if not step.state.intents:
-        return
-    fail_job(step, given.reason)
-
-
 def fail_job(step: StepBuilder, reason: str) -> None:
     """`JOB_FAILED`, with the chain of reasons; a later start is a rollback with a fresh count."""
     chain = tuple(dict.fromkeys((reason, *step.state.reasons)))
@@ -186,7 +191,8 @@ def fail_job(step: StepBuilder, reason: str) -> None:
                     is_finished=False,
                 )
             )
-    step.add(Kind.JOB_FAILED, reason="; before that: ".join(chain))
+    each = REASON_CHARS_MAX // len(chain) - len(_BEFORE)
+    step.add(Kind.JOB_FAILED, reason=_BEFORE.join(one[:each] for one in chain))
     step.calls.clear()
     step.effects += [
         CancelStage(reason="the job has failed", backoff_s=None),
@@ -282,6 +288,7 @@ def work_done(step: StepBuilder, given: WorkDone) -> None:
     reason = given.error
     if is_closed:
         reason = f"its coordinator is closed{'' if given.error is None else ': ' + given.error}"
+        attributes["closed"] = "true"
     if given.payload_type is None:
         step.add(
             Kind.FACT,
@@ -295,7 +302,7 @@ def work_done(step: StepBuilder, given: WorkDone) -> None:
             Kind.FACT,
             operator_id=given.operator_id,
             reason=reason,
-            attributes=attributes if not is_closed else {**attributes, "closed": "true"},
+            attributes=attributes,
             payload_type=given.payload_type,
             payload=given.payload,
         )

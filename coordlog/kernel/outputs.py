@@ -26,6 +26,7 @@ __all__ = [
     "CallSubtaskReset",
     "CancelStage",
     "CompletedReleased",
+    "DelayNextAttempt",
     "DeliverEvent",
     "Effect",
     "EndJob",
@@ -244,6 +245,14 @@ class KillTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayNextAttempt:
+    """The restart policy's backoff: for so long no task becomes the subtask's next attempt."""
+
+    subtask: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelStage:
     """End all tasks; a rollback follows after `backoff_s`, or nothing where it is None."""
 
@@ -301,6 +310,7 @@ Effect = (
     | TellAttempt
     | FenceAttempt
     | KillTask
+    | DelayNextAttempt
     | CancelStage
     | Settle
     | CompletedReleased

@@ -6,7 +6,7 @@ from coordlog.projections.state import JobState
 
 from .building import KernelConfig
 
-__all__ = ["backoff_s", "failures_in_window", "is_exhausted"]
+__all__ = ["backoff_s", "failures_in_window", "is_exhausted", "local_backoff_s"]
 
 _US = 1_000_000
 
@@ -25,4 +25,16 @@ def is_exhausted(config: KernelConfig, state: JobState, now_us: int) -> bool:
 def backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float:
     """How long the next global failover waits: doubles with each failure in the window."""
     doublings = min(failures_in_window(config, state, now_us), 30)
+    return float(min(config.restart_backoff_s * 2**doublings, config.restart_backoff_max_s))
+
+
+def local_backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float:
+    """How long the next attempt of a failed subtask waits: not at all after the first failure in the window.
+
+    `state` counts this failure already.
+    """
+    earlier = failures_in_window(config, state, now_us) - 1
+    if earlier < 1:
+        return 0.0
+    doublings = min(earlier - 1, 30)
     return float(min(config.restart_backoff_s * 2**doublings, config.restart_backoff_max_s))

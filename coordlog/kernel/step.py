@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from coordlog.projections.state import JobState, Phase, sorted_values
+from coordlog.projections.state import JobState, Phase
 
 from . import attempts, checkpoints, failures
 from .building import KernelConfig, StepBuilder
@@ -43,7 +43,7 @@ from .inputs import (
 )
 from .outputs import Step
 
-__all__ = ["act", "due", "is_ready_for_attempts", "step"]
+__all__ = ["act", "due", "is_final_owed", "is_ready_for_attempts", "step"]
 
 
 def step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
@@ -131,9 +131,8 @@ def due(config: KernelConfig, state: JobState) -> Input | None:
         return Redeliver()
     if state.is_restore_owed:
         return TellRestored()
-    stale = _stale(state)
-    if stale is not None:
-        return StaleAttempt(subtask=stale)
+    if state.stale:
+        return StaleAttempt(subtask=state.stale[0])
     if state.is_batch or state.finished_count < state.parallelism:
         return None
     if checkpoints.last_is_final(state):
@@ -146,13 +145,14 @@ def due(config: KernelConfig, state: JobState) -> Input | None:
     return None
 
 
-def _stale(state: JobState) -> int | None:
-    if state.stale_count == 0:
-        return None
-    for subtask in sorted_values(state.subtasks):
-        if subtask.attempt is not None and subtask.attempt.epoch < state.epoch:
-            return subtask.subtask
-    return None
+def is_final_owed(state: JobState) -> bool:
+    """Whether a stream's last checkpoint was aborted, so that `due` leaves it to a timer to try again."""
+    return (
+        state.finished_count == state.parallelism
+        and state.aborts_in_a_row > 0
+        and not checkpoints.last_is_final(state)
+        and checkpoints.can_trigger(state, is_overlap_allowed=False)
+    )
 
 
 def is_ready_for_attempts(state: JobState) -> bool:

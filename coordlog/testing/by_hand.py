@@ -364,9 +364,17 @@ class HandDrivenJob:
 
     # --- attempts -----------------------------------------------------------------------------------------------------
     def register(
-        self, subtask: int, *, stage_run: int | None = None, task_attempt_id: int | None = None
+        self,
+        subtask: int,
+        *,
+        stage_run: int | None = None,
+        task_attempt_id: int | None = None,
+        is_patient: bool = True,
     ) -> FakeAttempt:
-        """A Spark task connects and registers; by default a task of the newest stage run."""
+        """A Spark task connects and registers; by default a task of the newest stage run.
+
+        Where the restart policy's backoff delays its answer, time passes; not where `is_patient` is False.
+        """
         self._task_count += 1
         connection_id = self._task_count
         attempt = FakeAttempt(self, connection_id, subtask)
@@ -383,6 +391,11 @@ class HandDrivenJob:
             pid=0,
         )
         self.run(lambda: self.runtime.arrived(connection_id, message))
+        while is_patient and self.runtime.is_registration_delayed(connection_id):
+            due = self.runtime.next_timer_s()
+            assert due is not None, "a timer answers it"
+            self.clock.seconds = max(self.clock.seconds, due)
+            self.run(self.runtime.fire_timers)
         if attempt.inbox and isinstance(attempt.inbox[0], Accepted):
             attempt.last_barrier = attempt.inbox[0].restored_checkpoint
         return attempt

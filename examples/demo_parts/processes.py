@@ -121,9 +121,10 @@ class IngestProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            self._show(self.lines[-1])
+        with self._process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
+                self._show(self.lines[-1])
 
 
 def pids_with_tag(tag: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -26,17 +26,18 @@ __all__ = [
 
 Row = tuple[object, ...]
 
+# "from" and "resets" are checkpoints, -1 the start; "acked" counts checkpoints.
 ATTEMPT_COLUMNS: Final = (
     "subtask",
     "attempt",
     "epoch",
-    "restored from",
-    "resets to",
+    "from",
+    "resets",
     "end",
-    "splits given",
-    "splits finished",
+    "splits",
+    "done",
     "rows",
-    "checkpoints acked",
+    "acked",
     "why it ended",
 )
 
@@ -52,10 +53,10 @@ THROWN_COLUMNS: Final = (
     "subtask",
     "attempt",
     "reset to",
-    "was finished",
+    "finished",
     "read again from",
-    "by subtask",
-    "by attempt",
+    "by",
+    "attempt",
 )
 
 THROWN_SQL: Final = """
@@ -64,7 +65,7 @@ SELECT element_at(split(split_id, '/'), -1), subtask, attempt_number, checkpoint
 FROM {prefix}thrown_away ORDER BY sequence, split_id, subtask, attempt_number
 """
 
-_REASON_CHARS: Final = 60
+_REASON_CHARS: Final = 40
 
 
 def attempt_rows(attempts: Iterable[AttemptRow]) -> list[Row]:
@@ -121,8 +122,10 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Row]) -
     """The rows, with long text cut."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, name in enumerate(columns):
-        is_number = any(isinstance(row[index], int) for row in rows)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        is_number = any(type(row[index]) is int for row in rows)
+        width = max([len(name), *(len(_shown(row[index])) for row in rows)])
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(name, justify=justify, no_wrap=True, min_width=width)
     for row in rows:
         table.add_row(*(_shown(value) for value in row))
     console.print(table)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from coordlog.spark_integration.history import create_views, spark_jars
+from coordlog.spark_integration.session import local_session
 
 from .tables import ATTEMPTS_SQL, THROWN_SQL, Row
 
@@ -28,15 +29,8 @@ def tables_in_sql(
         output: Where what Spark says goes.
     """
     with _said_to(output):
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("coordlog demo")
-            .config("spark.jars", spark_jars())
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
+        settings = {"spark.jars": spark_jars(), "spark.sql.shuffle.partitions": "2"}
+        spark = local_session(2, app_name="coordlog demo", settings=settings)
         try:
             return [_tables(spark, job_id, servers) for job_id in job_ids]
         finally:

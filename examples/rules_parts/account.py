@@ -137,9 +137,7 @@ class Account:
     def _reset_subtask(self, subtask: int, checkpoint_id: int) -> None:
         """One subtask goes back; the coordinator lives on and has undone what it said since."""
         cut = self._cut(checkpoint_id)
-        self.handled[subtask] = [
-            one for one in self.handled.get(subtask, []) if one.sequence < cut
-        ]
+        self.handled[subtask] = [one for one in self.handled.get(subtask, []) if one.sequence < cut]
         self.heard[subtask] = [
             one for one in self.heard.get(subtask, []) if one.last_barrier < checkpoint_id
         ]

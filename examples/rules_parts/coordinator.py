@@ -156,7 +156,7 @@ class RulesProvider(CoordinatorProvider):
     """Makes the coordinators, and names what they and their subtasks exchange."""
 
     operator_id = OPERATOR_ID
-    payload_types = (RuleUpdate, RuleApplied, RulesFinished)
+    payload_types: tuple[type[Payload], ...] = (RuleUpdate, RuleApplied, RulesFinished)
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s

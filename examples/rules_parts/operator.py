@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from coordlog.schemas.payload import Payload
 from coordlog.subtask import Operator, OperatorContext, Snapshot
@@ -75,14 +74,12 @@ class RulesOperator(Operator):
         """The batch, priced."""
         time.sleep(self._pause_s)
         state, count = self._state, batch.num_rows
-        self._state = RuleInForce(
-            number=state.number, factor=state.factor, rows=state.rows + count
-        )
+        self._state = RuleInForce(number=state.number, factor=state.factor, rows=state.rows + count)
         added = {
             "subtask": pa.array([self._context.subtask] * count, pa.int64()),
             "nth": pa.array(range(state.rows + 1, state.rows + count + 1), pa.int64()),
             "rule": pa.array([state.number] * count, pa.int64()),
-            "price": pc.multiply(batch.column("amount"), state.factor),
+            "price": pa.array(batch.column("amount").to_numpy() * state.factor, pa.int64()),
         }
         yield pa.RecordBatch.from_arrays(
             [*batch.columns, *added.values()], names=[*batch.schema.names, *added]

@@ -147,7 +147,7 @@ def test_a_driver_that_is_silent_for_the_lease_is_taken_for_dead() -> None:
     with running(heartbeat_s=30) as (endpoint, _), opened(endpoint.address, lease_s=0.5) as task:
         task.send(register())
         assert task.is_over() is None
-        reason = wait_for(task.is_over, "the lease runs out")
+        reason = wait_for(task.is_over, "the lease runs out") or ""
         assert reason.startswith("nothing was heard of its driver for ")
         assert reason.endswith(" s; the lease is 0.5 s")
         assert task.is_over() == reason
@@ -169,14 +169,13 @@ def test_heartbeats_keep_both_sides_alive_while_nothing_else_is_said() -> None:
         assert task.inbox.get(timeout=10) == AlreadyFinished(attempt_number=3)
 
 
-def test_a_process_that_stood_still_reads_what_waits_before_it_judges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_stood_still_reads_what_waits_before_it_judges() -> None:
     with (
-        running(heartbeat_s=0.05, lease_s=30) as (endpoint, _),
+        running(heartbeat_s=0.05, lease_s=30) as (endpoint, heard),
         opened(endpoint.address, lease_s=0.6) as task,
     ):
         task.send(register())
+        heard.connection_of(0)
         # What a native call that keeps the interpreter does to the loop's thread.
         loop = task._loop
         assert loop is not None
@@ -249,9 +248,13 @@ def test_a_sender_that_waits_ends_with_its_connection(monkeypatch: pytest.Monkey
         task.send(register())
         number = heard.connection_of(0)
         threading.Timer(0.3, lambda: endpoint.close(number)).start()
-        with pytest.raises(FencedAttemptError):
+
+        def send_all() -> None:
             for n in range(400):
                 task.send(sent(n, bytes(50_000)))
+
+        with pytest.raises(FencedAttemptError):
+            send_all()
 
 
 def test_a_message_above_the_limit_is_refused_where_it_is_sent() -> None:

@@ -44,13 +44,11 @@ def test_without_the_token_nobody_is_let_in(
     token: Token | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with (
-        running() as (endpoint, heard),
-        pytest.raises(InvalidStatus) as refused,
-        connected(endpoint.address, token=token),
-    ):
-        assert refused.value.response.status_code == 401
+    with running() as (endpoint, heard):
+        with pytest.raises(InvalidStatus) as refused, connected(endpoint.address, token=token):
+            pass
         assert heard.arrivals == []
+    assert refused.value.response.status_code == 401
     assert "wrong token" in caplog.text
     for secret in (TOKEN, Token(bytes(32))):
         assert secret.text() not in server_side(caplog)
@@ -193,8 +191,9 @@ def test_close_comes_after_what_was_sent_and_nothing_after_close() -> None:
 
 @pytest.mark.clause("B8")
 def test_a_connection_that_ends_is_told_once_after_all_that_came() -> None:
-    with running() as (endpoint, heard), connected(endpoint.address) as channel:
-        say(channel, register(), *[sent(n) for n in range(20)])
+    with running() as (endpoint, heard):
+        with connected(endpoint.address) as channel:
+            say(channel, register(), *[sent(n) for n in range(20)])
         number = heard.connection_of(0)
         assert heard.reason_of(number) == "its task has closed it"
         assert len(heard.messages(number)) == 20
@@ -212,9 +211,10 @@ def test_a_connection_that_breaks_is_noticed_at_once() -> None:
 
 
 def test_sending_to_a_connection_that_is_gone_does_nothing() -> None:
-    with running() as (endpoint, heard), connected(endpoint.address) as channel:
-        say(channel, register())
-        number = heard.connection_of(0)
+    with running() as (endpoint, heard):
+        with connected(endpoint.address) as channel:
+            say(channel, register())
+            number = heard.connection_of(0)
         heard.reason_of(number)
         endpoint.send(number, AlreadyFinished(attempt_number=0))
         endpoint.close(number)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinators.splits import Assignment, SplitCoordinatorProvider
+from coordlog.kernel.building import KernelConfig
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.projections.splits import Assigned, Finished, SplitsState, WithEnumerator
 from coordlog.projections.state import Phase
@@ -94,6 +95,11 @@ class PlayedReader:
             self.holds, self.done, self.is_asking = json.loads(one.state or b"")
 
 
+def restarting_at_once(config: KernelConfig) -> KernelConfig:
+    """As often as it takes, and without a backoff, in which acks of others would time out."""
+    return replace(config, restarts_max=100_000, restart_backoff_s=0.0)
+
+
 @dataclass
 class Played:
     """One job with its readers; every method is one thing that may happen."""
@@ -108,7 +114,7 @@ class Played:
             self.chain,
             parallelism=PARALLELISM,
             is_batch=self.is_batch,
-            configure=lambda config: replace(config, restarts_max=100_000),
+            configure=restarting_at_once,
         )
 
     def register(self, subtask: int) -> None:
@@ -214,7 +220,7 @@ class Played:
             is_batch=self.is_batch,
             log=self.job.log,
             clock=self.job.clock,
-            configure=lambda config: replace(config, restarts_max=100_000),
+            configure=restarting_at_once,
         )
 
     def is_over(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow.dataset as ds
 
+from coordlog.log.kafka import KafkaLog
 from coordlog.projections.audit import Audit, audit
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower, open_log
@@ -69,6 +70,7 @@ class IngestCase:
     environment: dict[str, str] = field(default_factory=dict)
     job_id: str = field(default_factory=lambda: f"case-{secrets.token_hex(4)}")
     runs: list[IngestProcess] = field(default_factory=list)
+    logs: list[KafkaLog] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.source.mkdir(parents=True)
@@ -125,13 +127,17 @@ class IngestCase:
         return run
 
     def follower(self) -> Follower:
-        """Of its history."""
-        return Follower(open_log(self.job_id, self.servers))
+        """Of its history; closed by `clear`."""
+        log = open_log(self.job_id, self.servers)
+        self.logs.append(log)
+        return Follower(log)
 
     def clear(self) -> None:
         """End whatever is left of its runs."""
         for run in self.runs:
             run.clear()
+        for log in self.logs:
+            log.close()
 
     def rows_out(self) -> Counter[tuple[int, str, int]]:
         """What a reader finds now."""

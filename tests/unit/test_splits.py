@@ -358,6 +358,23 @@ def test_a_redelivered_request_is_answered_when_the_attempt_is_ready() -> None:
     assert told(job, job.register(0)) == ["a"]
 
 
+@pytest.mark.clause("D3")
+def test_a_request_that_waited_at_the_cut_still_waits_after_a_global_failover() -> None:
+    provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    ask(second)
+    ask(first)
+    checkpoint(job, first, second)
+
+    fail_globally(job)
+    restored, other = job.register_all()
+    other.send("source", More(name="b"))
+
+    assert told(job, restored) == ["b"]
+    assert told(job, other) == []
+
+
 @pytest.mark.clause("L5")
 def test_no_more_splits_before_the_cut_reaches_the_attempts_of_a_global_failover() -> None:
     job = HandDrivenJob(chain_of(pull_of("a")))

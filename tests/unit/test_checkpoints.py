@@ -1,0 +1,356 @@
+"""Checkpoints: cuts, barriers, acks, aborts, overlaps (clauses D4, F1 to F12, H1, H2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_fakes import (
+    Noting,
+    NotingProvider,
+    Up,
+    chain_of,
+    delivered,
+    event_ids,
+    inside,
+    kinds,
+    send_down,
+)
+
+from coordlog.kernel.building import KernelConfig
+from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
+from coordlog.projections.state import Phase
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+
+
+def overlapping(config: KernelConfig) -> KernelConfig:
+    return replace(config, is_overlap_allowed=True)
+
+
+@pytest.mark.clause("F1")
+def test_barriers_go_out_after_the_last_coordinators_cut() -> None:
+    source = NotingProvider("source")
+    sink = NotingProvider("sink", is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(source, sink))
+    attempt = job.register(0)
+    job.trigger()
+    assert (source.said("cut"), sink.said("cut")) == ([("cut", 1)], [("cut", 1)])
+    assert delivered(job, attempt) == []
+
+    inside(attempt, source, lambda _: sink.newest.results[1].complete(b"late"))
+
+    assert delivered(job, attempt) == ["|1"]
+    assert [one.operator_id for one in job.history(Kind.COORDINATOR_CHECKPOINTED)] == [
+        "source",
+        "sink",
+    ]
+
+
+@pytest.mark.clause("F2")
+def test_what_a_coordinator_sends_before_its_cut_belongs_to_the_checkpoint() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+
+    def cut(coordinator: Noting, checkpoint_id: int) -> None:
+        send_down(provider, 0, 1)(coordinator)
+        coordinator.results[checkpoint_id].complete(b"")
+        send_down(provider, 0, 2)(coordinator)
+
+    provider.on["cut"] = cut
+    job.trigger()
+    assert delivered(job, attempt) == [1]
+    attempt.ack("source", event_ids(attempt)[0])
+    assert delivered(job, attempt) == [1, "|1"]
+    attempt.ack_checkpoint(1)
+    assert delivered(job, attempt) == [1, "|1", 2]
+
+
+@pytest.mark.clause("F3")
+def test_the_barrier_waits_for_the_acks_of_what_was_sent_before_the_cut() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    inside(first, provider, send_down(provider, 0, 1))
+    inside(first, provider, send_down(provider, 1, 2))
+    job.trigger()
+    first.ack("source", 0)
+    assert delivered(job, first) == [1]
+
+    second.ack("source", 1)
+
+    assert (delivered(job, first), delivered(job, second)) == ([1, "|1"], [2, "|1"])
+
+
+@pytest.mark.clause("F4")
+def test_an_unacked_event_holds_back_the_next_checkpoint_too() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(checkpoint_timeout_s=5))
+    attempt = job.register(0)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.trigger()
+    job.advance(6)
+    assert job.trigger() == 2
+    assert delivered(job, attempt) == [1]
+
+    attempt.ack("source", 0)
+
+    assert delivered(job, attempt) == [1, "|2"]
+
+
+@pytest.mark.clause("F5")
+@pytest.mark.parametrize("how", ["fails", "no bytes"])
+def test_a_result_that_fails_aborts_the_checkpoint_and_the_job_goes_on(how: str) -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+
+    def cut(coordinator: Noting, checkpoint_id: int) -> None:
+        if how == "fails":
+            coordinator.results[checkpoint_id].fail(ValueError("no"))
+        else:
+            coordinator.results[checkpoint_id].complete(None)  # type: ignore[arg-type]
+
+    provider.on["cut"] = cut
+    job.trigger()
+    (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
+    assert str(aborted.reason).startswith("operator 'source': ")
+    assert provider.said("aborted") == [("aborted", 1)]
+    assert job.runtime.state.phase is Phase.RUNNING
+    del provider.on["cut"]
+    provider.is_cut_at_once = True
+
+    assert job.trigger() == 2
+    attempt.ack_checkpoint(2)
+    assert provider.said("complete") == [("complete", 2)]
+
+
+@pytest.mark.clause("F6")
+def test_a_result_that_comes_after_the_abort_closes_no_gateway() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(checkpoint_timeout_s=5))
+    attempt = job.register(0)
+    job.trigger()
+    job.advance(6)
+
+    inside(attempt, provider, lambda c: c.results[1].complete(b"late"))
+    inside(attempt, provider, send_down(provider, 0, 1))
+
+    assert job.history(Kind.COORDINATOR_CHECKPOINTED) == []
+    assert delivered(job, attempt) == [1]
+
+
+@pytest.mark.clause("F7")
+def test_ids_rise_over_aborts_and_drivers() -> None:
+    provider = NotingProvider()
+    chain = chain_of(provider)
+    job = HandDrivenJob(chain)
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.trigger()
+    job.crash()
+    job = HandDrivenJob(chain, log=job.log)
+    job.register(0)
+
+    assert job.trigger() == 3
+
+
+@pytest.mark.clause("F8")
+def test_no_checkpoint_starts_while_another_is_under_way_or_an_attempt_is_missing() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first = job.register(0)
+    assert job.trigger() is None
+    job.register(1)
+    assert job.trigger() == 1
+    assert job.trigger() is None
+    first.lose()
+    assert job.trigger() is None
+
+
+@pytest.mark.clause("F8")
+def test_a_checkpoint_names_its_attempts_and_a_completion_counts_as_its_ack() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    job.trigger()
+    first.complete()
+    second.ack_checkpoint(1)
+
+    assert len(job.history(Kind.CHECKPOINT_COMPLETED)) == 1
+    assert sorted(job.runtime.state.completed[1].finished) == [0]
+
+
+@pytest.mark.clause("F9")
+def test_doubled_acks_do_not_make_a_checkpoint_whole() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    job.trigger()
+    first.ack_checkpoint(1)
+    first.ack_checkpoint(1)
+    assert job.history(Kind.CHECKPOINT_COMPLETED) == []
+    second.ack_checkpoint(1)
+
+    assert len(job.history(Kind.CHECKPOINT_COMPLETED)) == 1
+    assert len(job.history(Kind.CHECKPOINT_ACKED)) == 2
+
+
+@pytest.mark.clause("F10")
+def test_a_newer_checkpoint_that_completes_aborts_the_older() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2, configure=overlapping)
+    first, second = job.register_all()
+    job.trigger()
+    job.trigger()
+    first.ack_checkpoint(2)
+    second.ack_checkpoint(1)
+    second.ack_checkpoint(2)
+
+    (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
+    assert (aborted.checkpoint_id, aborted.reason) == (1, "checkpoint 2 completed first")
+    assert provider.said("complete", "aborted") == [("aborted", 1), ("complete", 2)]
+
+
+@pytest.mark.clause("F10")
+def test_a_coordinator_that_cuts_the_newer_first_has_given_up_the_older() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider), configure=overlapping)
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    inside(attempt, provider, lambda c: c.results[2].complete(b""))
+    inside(attempt, provider, lambda c: c.results[1].complete(b""))
+
+    assert delivered(job, attempt) == ["|2"]
+    assert provider.said("aborted") == [("aborted", 1)]
+
+
+@pytest.mark.clause("F11")
+def test_a_checkpoint_after_the_end_of_a_subtask_holds_its_last_states() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    first.complete(states={"source": b"last"})
+    job.trigger()
+    second.ack_checkpoint(1)
+
+    checkpoint = job.runtime.state.completed[1]
+    assert checkpoint.finished[0].states[0].state == b"last"
+    assert checkpoint.cuts["source"].state == b"state of 1"
+
+
+@pytest.mark.clause("F12")
+def test_a_checkpoint_that_is_not_whole_in_time_is_aborted_and_names_who_is_missing() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), parallelism=2, options=RuntimeOptions(checkpoint_timeout_s=5)
+    )
+    first, second = job.register_all()
+    job.trigger()
+    first.ack_checkpoint(1)
+    job.advance(6)
+
+    (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
+    assert aborted.reason == "not whole after 5 s; missing: acks of the subtasks 1"
+    assert second.got(CheckpointAborted) == [CheckpointAborted(checkpoint_id=1)]
+    assert second.got(Fenced) == []
+
+
+@pytest.mark.clause("F12")
+def test_after_three_timeouts_in_a_row_the_missing_attempts_are_failed() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), parallelism=2, options=RuntimeOptions(checkpoint_timeout_s=5)
+    )
+    first, second = job.register_all()
+    for n in (1, 2, 3):
+        assert job.trigger() == n
+        first.ack_checkpoint(n)
+        job.advance(6)
+
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.subtask == 1
+    assert str(failed.reason).startswith("3 checkpoints in a row timed out; the last, 3, ")
+    assert (len(first.got(Fenced)), len(second.got(Fenced))) == (0, 1)
+    second = job.register(1)
+    job.trigger()
+    first.ack_checkpoint(4)
+    job.advance(6)
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 1, "the count begins again"
+
+
+@pytest.mark.clause("F12")
+def test_attempts_are_not_failed_for_a_coordinator_that_does_not_cut() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(checkpoint_timeout_s=5))
+    job.register(0)
+    for _ in range(4):
+        job.trigger()
+        job.advance(6)
+
+    reasons = [one.reason for one in job.history(Kind.CHECKPOINT_ABORTED)]
+    assert reasons == ["not whole after 5 s; missing: cuts of the coordinators source"] * 4
+    assert job.history(Kind.ATTEMPT_FAILED) == []
+
+
+@pytest.mark.clause("D4")
+@pytest.mark.clause("H1")
+def test_completion_is_told_in_a_turn_of_its_own_after_release() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.send("source", Up(n=5))
+    job.is_held = True
+    attempt.ack_checkpoint(1)
+    assert provider.said("complete") == []
+    assert attempt.got(CheckpointCompleted) == []
+    job.release()
+
+    assert provider.said("event", "complete") == [("event", 0, 0, 5), ("complete", 1)]
+    assert attempt.got(CheckpointCompleted) == [CheckpointCompleted(checkpoint_id=1)]
+    assert kinds(job.history())[-2:] == ["CHECKPOINT_COMPLETED", "COORDINATOR_NOTIFIED"]
+    assert [one.turn_remaining for one in job.history()[-2:]] == [0, 0]
+
+
+@pytest.mark.clause("H2")
+def test_each_checkpoint_that_does_not_complete_is_told_as_aborted_once() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    job.trigger()
+    job.register(0)
+
+    assert provider.said("aborted", "complete") == [("aborted", 1)]
+
+
+def test_periodic_checkpoints_come_at_their_interval() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(checkpoint_interval_s=10))
+    attempt = job.register(0)
+    job.advance(10)
+    attempt.ack_checkpoint(1)
+    job.advance(9)
+    assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 1
+    job.advance(1.5)
+
+    assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 2
+
+
+@pytest.mark.parametrize("retained", [1, 2])
+def test_as_many_checkpoints_are_retained_as_the_configuration_says(retained: int) -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider),
+        configure=lambda config: replace(config, retained_checkpoints=retained),
+    )
+    attempt = job.register(0)
+    for n in (1, 2, 3):
+        job.trigger()
+        attempt.ack_checkpoint(n)
+
+    assert sorted(job.runtime.state.completed) == [1, 2, 3][-retained:]

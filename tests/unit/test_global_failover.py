@@ -1,0 +1,227 @@
+"""All attempts are replaced, and the coordinators are reset (clauses A1 to A4, B2, E2, E3)."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
+
+from coordlog.messages import Fenced, Refused
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+
+
+def raising(*_said: object) -> None:
+    raise RuntimeError("bang")
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("create", "create of operator 'source'"),
+        ("start", "start of operator 'source'"),
+        ("event", "handle_event_from_operator of operator 'source' for subtask 0"),
+        ("ready", "execution_attempt_ready of operator 'source' for subtask 0"),
+        ("failed", "execution_attempt_failed of operator 'source' for subtask 0"),
+        ("reset", "subtask_reset of operator 'source' for subtask 0"),
+        ("cut", "checkpoint_coordinator of operator 'source'"),
+        ("complete", "notify_checkpoint_complete of operator 'source'"),
+        ("aborted", "notify_checkpoint_aborted of operator 'source'"),
+    ],
+)
+def test_an_exception_out_of_any_callback_fails_the_job_globally(name: str, said: str) -> None:
+    provider = NotingProvider(on={name: raising})
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    if name not in ("create", "start", "ready"):
+        attempt.send("source", Up(n=1))
+        if name != "event":
+            job.trigger()
+        if name == "complete":
+            attempt.ack_checkpoint(1)
+        elif name in ("failed", "reset", "aborted"):
+            attempt.lose()
+
+    failure = job.history(Kind.GLOBAL_FAILURE)[0]
+    assert str(failure.reason).startswith(f"{said} raised RuntimeError: bang")
+    assert failure.operator_id == "source"
+    assert failure.turn_remaining == 0
+    assert job.runtime.state.phase is Phase.FAILING
+
+
+@pytest.mark.clause("A3")
+def test_a_reset_that_raises_fails_the_job_again() -> None:
+    provider = NotingProvider(on={"restore": raising})
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(0.6)
+    assert len(job.history(Kind.GLOBAL_FAILURE)) == 2
+    del provider.on["restore"]
+    job.advance(2)
+
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert job.stage.submitted == [1, 2]
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.clause("A1")
+@pytest.mark.clause("A2")
+@pytest.mark.clause("B2")
+def test_every_coordinator_is_a_new_object_reset_and_started_and_the_old_hears_close_only() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.trigger()
+    provider.calls.clear()
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(1)
+
+    assert provider.calls == [
+        ("create",),
+        ("restore", 1, b"state of 1"),
+        ("start",),
+        ("complete", 1),
+        ("close",),
+    ]
+    assert len(provider.made) == 2
+    assert len(attempt.got(Fenced)) == 1
+    turn = job.history()[-6:]
+    assert kinds(turn)[:-1] == [
+        "GLOBAL_FAILURE",
+        "CHECKPOINT_ABORTED",
+        "ATTEMPT_FAILED",
+        "RESET_TO_CHECKPOINT",
+        "COORDINATOR_NOTIFIED",
+    ][: len(kinds(turn)) - 1] or kinds(turn)[-5:] == [
+        "GLOBAL_FAILURE",
+        "CHECKPOINT_ABORTED",
+        "ATTEMPT_FAILED",
+        "RESET_TO_CHECKPOINT",
+        "COORDINATOR_NOTIFIED",
+    ]
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.clause("A2")
+def test_before_the_first_checkpoint_a_reset_is_to_nothing() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    assert provider.calls[:2] == [("create",), ("start",)], "no reset at a job's first start"
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(1)
+
+    assert provider.said("restore") == [("restore", -1, None)]
+    assert provider.said("complete") == []
+
+
+@pytest.mark.clause("E3")
+def test_in_batch_a_global_failover_is_to_nothing_and_forgets_what_was_kept() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider, keeps_state=False), parallelism=2, is_batch=True)
+    first, second = job.register_all()
+    first.finish_split("source", "a", committables=[("source", b"a")])
+    second.complete(committables=[("source", b"b")])
+    assert len(job.runtime.state.kept_splits) == 1
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(1)
+
+    state = job.runtime.state
+    assert provider.said("restore") == [("restore", -1, None)]
+    assert (len(state.kept_splits), state.finished_count) == (0, 0)
+    assert [one.accepted.restored_checkpoint for one in job.register_all()] == [-1, -1]
+
+
+@pytest.mark.clause("E2")
+@pytest.mark.clause("A4")
+def test_failures_in_quick_succession_make_one_reset_and_are_recorded() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    for reason in ("one", "two", "three"):
+        job.run(lambda reason=reason: job.runtime.fail_job("source", reason))  # type: ignore[misc]
+    job.stage_ends()
+    job.advance(10)
+
+    assert [one.reason for one in job.history(Kind.GLOBAL_FAILURE)] == ["one", "two", "three"]
+    assert len(job.history(Kind.RESET_TO_CHECKPOINT)) == 1
+
+
+@pytest.mark.clause("A4")
+def test_fail_job_inside_a_callback_is_as_if_it_had_raised_on_its_return() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+
+    def act(coordinator: Noting) -> None:
+        coordinator.context.fail_job("enough")
+        coordinator.context.fail_job("more")
+        provider.calls.append(("after",))
+
+    inside(attempt, provider, act)
+
+    (failure,) = job.history(Kind.GLOBAL_FAILURE)
+    assert failure.reason == "operator 'source' failed the job: enough"
+    assert ("after",) in provider.calls
+
+
+@pytest.mark.clause("A3")
+def test_until_the_reset_nothing_of_attempts_is_handled_and_the_sender_is_told() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    attempt.send("source", Up(n=1))
+
+    assert provider.said("event") == []
+    assert job.history(Kind.FACT)[-1].reason == "the job is failing"
+    assert len(attempt.got(Fenced)) == 1
+
+
+@pytest.mark.clause("E2")
+def test_a_stage_that_ends_as_asked_after_the_reset_is_no_further_failure() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.advance(1)
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert job.stage.submitted == [1], "the cancelled run has not ended"
+
+    late = job.register(0)
+    assert len(late.got(Refused)) == 1, "a task of a cancelled stage run"
+    job.stage_ends("cancelled")
+
+    assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
+    assert job.stage.submitted == [1, 2]
+    assert job.register(0).accepted.attempt_number == 1
+
+
+def test_a_stage_that_spark_aborts_is_a_global_failure() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    job.register(0).complete()
+    job.stage_ends("task 1 failed 4 times")
+
+    (failure,) = job.history(Kind.GLOBAL_FAILURE)
+    assert failure.reason == (
+        "Spark ended stage run 1 although the subtasks 1 have not completed: task 1 failed 4 times"
+    )
+
+
+def test_a_subtask_without_an_attempt_for_too_long_is_a_global_failure() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    job.register(0)
+    job.advance(121)
+    job.run(job.runtime.watch_registrations)
+
+    (failure,) = job.history(Kind.GLOBAL_FAILURE)
+    assert failure.subtask == 1
+    assert "are there 2 free slots?" in str(failure.reason)
