@@ -257,7 +257,10 @@ class Releasing:
             settled = self._settled_by_sink(effect)
             self._workers.post(lambda: self._settled(settled))
 
-        self._timers.call_later(effect.delay_s, lambda: self._workers.run(run))
+        if effect.delay_s > 0:
+            self._timers.call_later(effect.delay_s, lambda: self._workers.run(run))
+        else:
+            self._workers.run(run)
 
     def _settled_by_sink(self, effect: Settle) -> CommitSettled:
         """On a worker. What the sink raises enters as an outcome (clause H3)."""

@@ -46,7 +46,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PARALLELISM: Final = 2
 ROWS: Final = 24_000
 FILES: Final = 12
-BATCH_ROWS: Final = 250
+BATCH_ROWS: Final = 500
+"""With the pause, a third of a second: barriers wait for it, and so there is time to hit a checkpoint."""
 RULE_INTERVAL_S: Final = 0.1
 CHECKPOINT_INTERVAL_S: Final = 0.5
 
@@ -55,7 +56,7 @@ SECONDS: Final = 8.0
 
 WORKER_DIES_AFTER: Final = 3
 DRIVER_DIES_AFTER: Final = 8
-"""Completed checkpoints; it happens once the barriers of the next are on their way."""
+"""Completed checkpoints; it happens when the coordinators have given their parts of the next."""
 
 LIMIT_S: Final = 120.0
 REASON_CHARS: Final = 60
@@ -209,14 +210,14 @@ def kill_and_finish(setting: Setting, follower: Follower) -> list[str]:
         say(
             f"KILLED the worker of attempt {newest.attempt_number} of subtask {newest.subtask} "
             f"(process {pid}) after {WORKER_DIES_AFTER} checkpoints, "
-            "once the barriers of the next were on their way",
+            "when the next had begun",
             style="bold yellow",
         )
         wait_for_checkpoints(follower, DRIVER_DIES_AFTER - WORKER_DIES_AFTER, driver)
         driver.kill()
         say(
             f"KILLED the driver (process {driver.pid}), its JVM and its workers, after "
-            f"{DRIVER_DIES_AFTER} checkpoints, once the barriers of the next were on their way; "
+            f"{DRIVER_DIES_AFTER} checkpoints, when the next had begun; "
             "starting it again",
             style="bold yellow",
         )
@@ -234,7 +235,7 @@ def wait_for_checkpoints(follower: Follower, count: int, driver: DriverProcess) 
     """Until so many more have completed and the next is under way. Raises NotSeenError."""
     for awaited in (
         nth_of_kind(Kind.CHECKPOINT_COMPLETED, count),
-        nth_of_kind(Kind.BARRIER_INJECTED, 1),
+        nth_of_kind(Kind.COORDINATOR_CHECKPOINTED, 1),
     ):
         follower.wait_for(awaited, is_over=lambda: driver.has_ended, limit_s=LIMIT_S)
 

@@ -248,6 +248,9 @@ class DriverConnection:
             lost = asyncio.run(self._serve())
         except (OSError, TimeoutError, WebSocketException) as error:
             lost = _why(error)
+        except Exception as error:
+            lost = f"a fault of the connection's own: {error!r}"
+            raise
         finally:
             self._lose(lost)
 

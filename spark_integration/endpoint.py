@@ -450,6 +450,9 @@ class Endpoint:
             return
         except ValueError as error:
             self._cut(connection, f"what was to be sent to it cannot be: {error}")
+        except Exception as error:
+            self._cut(connection, f"sending to it failed: {error!r}")
+            raise
         finally:
             connection.written.set()
 

@@ -347,8 +347,9 @@ def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -
 
 
 def _short(error: BaseException) -> str:
-    """What Spark says, without stack traces: what a task raised, else its first line."""
+    """What Spark says, without stack traces: what a task raised, else the first line that tells."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
-    told = (raised or lines or [type(error).__name__])[-1 if raised else 0]
-    return told[:REASON_CHARS_MAX]
+    of_java = [line[2:] for line in lines if line.startswith(": ")]
+    told = [*raised[-1:], *of_java, *lines, type(error).__name__]
+    return told[0][:REASON_CHARS_MAX]

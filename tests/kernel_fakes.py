@@ -48,6 +48,14 @@ class Stranger(Payload):
     n: int
 
 
+@event("test.up", version=1)
+class OtherUp(Payload):
+    """Another schema under the name of `Up`."""
+
+    n: int
+    m: int
+
+
 @fact("test.noted", version=1)
 class Noted(Payload):
     text: str

@@ -193,6 +193,10 @@ class _Ingest:
                 job.stop(with_checkpoint=with_checkpoint)
 
     def _told(self, result: JobResult, found: Found, signals: StopSignals) -> Exit:
+        if result.status is JobStatus.ALREADY_FINISHED:
+            found.catch_up()  # another driver was faster: what it did is not known here yet
+            self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
+            return Exit.DONE
         options, progress = self._options, self._fold.progress
         servers = options.bootstrap_servers
         around = Surrounding(
@@ -206,8 +210,6 @@ class _Ingest:
         )
         if result.status is JobStatus.STOPPED:
             lines, status = stopped_lines(progress, around), _status_of(signals.received or 0)
-        elif result.status is JobStatus.ALREADY_FINISHED:
-            lines, status = [already_finished(progress, self._parts.job_id)], Exit.DONE
         else:
             lines, status = summary_lines(progress, around), Exit.DONE
         for line in lines:

@@ -167,9 +167,11 @@ class FakeAttempt:
             Complete(last_barrier=self.last_barrier, snapshot=_snapshot(states, committables))
         )
 
-    def fail(self, reason: str = "scripted") -> None:
+    def fail(self, reason: str = "scripted", *, split_id: str | None = None) -> None:
         """Say that a call of the chain raised."""
-        self._say(Fail(operator_id="source", callback="poll", reason=reason))
+        self._say(
+            Fail(operator_id="source", callback="poll", reason=reason, split_id=split_id)
+        )
 
     def lose(self, reason: str = "connection lost") -> None:
         """The connection breaks."""

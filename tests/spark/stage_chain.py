@@ -119,4 +119,4 @@ def _chain() -> Chain:
 
 
 CHAIN: Final = _chain()
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -30,6 +30,8 @@ __all__ = ["broker"]
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 STREAMING = ["--checkpoint-interval", "0.5"]
+SLOW = 0.02
+"""Seconds for a row: 80 s for one run."""
 
 
 @pytest.fixture
@@ -290,8 +292,22 @@ def test_a_batch_job_that_was_stopped_or_lost_its_broker_resumes(tmp_path: Path)
 @pytest.mark.timeout(600)
 @pytest.mark.kill
 def test_a_job_that_a_live_driver_holds_is_refused_unless_it_is_taken(
-    streaming: IngestCase,
+    tmp_path: Path, broker: EmbeddedBroker
 ) -> None:
+    """The first driver is slow, so that it still works when the third has started Spark."""
+    streaming = IngestCase(
+        folder=tmp_path,
+        servers=broker.bootstrap_servers,
+        arguments=STREAMING,
+        seconds_per_row=SLOW,
+    )
+    try:
+        refuse_and_take_over(streaming)
+    finally:
+        streaming.clear()
+
+
+def refuse_and_take_over(streaming: IngestCase) -> None:
     first = streaming.start()
     follower = streaming.follower()
     follower.wait_for(any_record_after(0), is_over=lambda: first.has_ended, limit_s=LIMIT_S)
@@ -304,6 +320,8 @@ def test_a_job_that_a_live_driver_holds_is_refused_unless_it_is_taken(
     assert not any("starting Spark" in line for line in second.lines)
     assert not first.has_ended
 
+    streaming.seconds_per_row = 0.0
+    streaming.write_transform()
     streaming.finish("--take-over")
     assert first.wait(LIMIT_S) == 4, first.lines
     assert any("it has taken over, this one ends" in line for line in first.lines)

@@ -68,6 +68,7 @@ class Script:
     stage: SparkStage | None = None
 
     def arrived(self, connection_id: int, message: UpMessage) -> None:
+        """Answer, as scripted."""
         assert self.endpoint is not None
         self.endpoint.released(connection_id, 1)
         if isinstance(message, Register):
@@ -80,9 +81,11 @@ class Script:
             self.endpoint.close(connection_id)
 
     def connection_lost(self, connection_id: int, reason: str) -> None:
+        """Keep it."""
         self.lost.append((connection_id, reason))
 
     def stage_ended(self, stage_run: int, error: str | None) -> None:
+        """Keep it."""
         self.ended.append((stage_run, error))
 
     def finish_all(self) -> None:
@@ -92,6 +95,7 @@ class Script:
             self.deliver(connection_id, 2, NoMoreSplits())
 
     def deliver(self, connection_id: int, event_id: int, what: Payload) -> None:
+        """Send an event to an attempt's source."""
         assert self.endpoint is not None
         declared = payload_type_of(what)
         self.endpoint.send(
@@ -440,7 +444,8 @@ def test_no_thread_outlives_its_task_in_a_worker_that_is_used_again(spark: Spark
 
 
 def test_too_few_slots_are_refused_by_both_numbers(spark: SparkSession) -> None:
-    slots = int(spark.conf.get("spark.master", "").split("[")[1].split(",")[0])
+    master = spark.conf.get("spark.master", "") or ""
+    slots = int(master.split("[")[1].split(",")[0])
     check_slots(spark, slots)
     with pytest.raises(
         EnvironmentSetupError,

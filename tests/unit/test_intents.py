@@ -1,0 +1,182 @@
+"""Commits: intent, settling, outcome (clauses H1, H3, I4, K6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of, inside, kinds
+
+from coordlog.coordinator import CommittableOf
+from coordlog.projections.state import Phase
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.clause("K1")
+def test_an_intent_is_settled_after_its_release_and_answered_by_its_outcome() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.trigger()
+    job.is_held = True
+    attempt.ack_checkpoint(2, committables=[("source", b"a")])
+    job.appender.append(job.runtime.take_group())
+    job.runtime.acknowledged()
+    job.pump()
+    assert provider.said("complete")[-1] == ("complete", 2)
+    assert sink.settled == [], "the intent is not in the log"
+    job.release()
+
+    assert sink.settled == [("a",)]
+    intent, outcome = job.history(Kind.COMMIT_INTENT, Kind.COMMIT_OUTCOME)
+    assert outcome.cause == intent.sequence
+    assert (intent.checkpoint_id, outcome.checkpoint_id) == (2, 2)
+    assert len(job.runtime.state.intents) == 0
+
+
+@pytest.mark.clause("H3")
+def test_an_intent_that_was_carried_out_but_not_answered_is_asked_for_again() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    job.is_work_held = True
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    work = job.works.popleft()
+    job.crash()
+    work()
+    assert sink.settled == [("a",)]
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    assert (sink.settled, sink.tries) == ([("a",)], 2)
+    assert len(job.history(Kind.COMMIT_OUTCOME)) == 1
+
+
+@pytest.mark.clause("H3")
+def test_a_sink_that_cannot_is_tried_again_and_in_the_end_fails_the_job() -> None:
+    sink = FakeSink()
+    sink.failures = 99
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    assert job.runtime.state.phase is Phase.RUNNING
+    job.advance(100)
+
+    assert sink.tries == 5
+    assert job.runtime.state.phase is Phase.FAILED
+    (failed,) = job.history(Kind.JOB_FAILED)
+    assert str(failed.reason).startswith(
+        "operator 'source': the commit of checkpoint 1 failed 5 times: OSError: the disk is full"
+    )
+
+
+@pytest.mark.clause("H1")
+@pytest.mark.clause("I4")
+def test_what_an_older_completion_granted_is_committed_by_the_newer_that_subsumes_it() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(
+        chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    job.is_held = True
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    attempt.ack_checkpoint(2, committables=[("source", b"b")])
+    job.release()
+
+    assert provider.said("complete") == [("complete", 2)]
+    assert sink.settled == [("a", "b")]
+    assert len(job.runtime.state.granted) == 0
+
+
+@pytest.mark.clause("I4")
+def test_committables_come_in_subtask_order_and_name_their_attempts() -> None:
+    provider = NotingProvider(is_committing=False)
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    first, second = job.register_all()
+    job.trigger()
+    second.ack_checkpoint(1, committables=[("source", b"b")])
+    first.ack_checkpoint(1, committables=[("source", b"a"), ("sink", b"x")])
+    seen: list[CommittableOf] = []
+    inside(first, provider, lambda c: seen.extend(c.context.committables(1)))
+
+    assert [(one.subtask, one.attempt_number, one.content) for one in seen] == [
+        (0, 0, b"a"),
+        (1, 0, b"b"),
+    ]
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.clause("H3")
+def test_a_completion_whose_callback_raises_leaves_no_intent_and_is_told_again() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+
+    def commit_and_explode(coordinator: Noting, checkpoint_id: int) -> None:
+        coordinator.context.commit(checkpoint_id, Intent(names=["a"]))
+        raise RuntimeError("bang")
+
+    provider.on["complete"] = commit_and_explode
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    assert sink.settled == []
+    assert kinds(job.history())[-2:] == ["COORDINATOR_NOTIFIED", "GLOBAL_FAILURE"]
+    del provider.on["complete"]
+    job.stage_ends()
+    job.advance(1)
+
+    assert sink.settled == [("a",)]
+
+
+@pytest.mark.clause("E6")
+def test_a_global_failover_does_not_settle_what_is_being_settled() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    job.is_work_held = True
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.stage_ends()
+    job.advance(1)
+    assert job.stage.submitted == [1], "an intent is open"
+    job.is_work_held = False
+    job.pump()
+
+    assert (sink.tries, sink.settled) == (1, [("a",)])
+    assert job.stage.submitted == [1, 2]
+
+
+class _Loud(FakeSink):
+    """Its outcome is above the limit."""
+
+    def settle(self, intent: Payload) -> Payload | None:
+        super().settle(intent)
+        return Intent(names=["x" * 300_000])
+
+
+@pytest.mark.clause("K6")
+def test_an_outcome_that_is_too_large_counts_as_a_failed_try() -> None:
+    provider = NotingProvider(sink=_Loud())
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+
+    (outcome,) = job.history(Kind.COMMIT_OUTCOME)
+    assert outcome.attributes["settled"] == "false"
+    assert "TooLargeError: a test.intent@1 is 3000" in str(outcome.reason)

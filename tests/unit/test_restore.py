@@ -1,0 +1,335 @@
+"""A new driver on an old log: rollback, resume, redelivery, refusals (clauses D3, E4 to E6, E9, H1, I1, K5)."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_fakes import (
+    HANDLED,
+    FakeSink,
+    NotingProvider,
+    OtherUp,
+    Up,
+    chain_of,
+    delivered,
+    inside,
+    kinds,
+    send_down,
+)
+
+from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+
+
+def crashed_with_channel_state(provider: NotingProvider) -> HandDrivenJob:
+    """Checkpoint 1 has completed; event 2 crossed its cut, event 3 came after its barrier."""
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    attempt.send("source", Up(n=1))
+    job.trigger()
+    attempt.send("source", Up(n=2))
+    attempt.ack_checkpoint(1, states={"source": b"one"})
+    attempt.send("source", Up(n=3))
+    job.crash()
+    provider.calls.clear()
+    return job
+
+
+@pytest.mark.clause("D3")
+@pytest.mark.clause("E6")
+@pytest.mark.clause("A2")
+def test_a_rollback_resets_starts_redelivers_and_tells_complete_before_any_attempt() -> None:
+    provider = NotingProvider()
+    old = crashed_with_channel_state(provider)
+    job = HandDrivenJob(old.chain, log=old.log)
+
+    assert job.mode == "rollback"
+    assert provider.calls == [
+        ("create",),
+        ("restore", 1, b"state of 1"),
+        ("start",),
+        ("event", 0, 0, 2, "again"),
+        ("complete", 1),
+    ]
+    attempt = job.register(0)
+    assert attempt.accepted.restored_checkpoint == 1
+    assert [one.state for one in attempt.accepted.states] == [b"one"]
+    (again,) = job.history(Kind.EVENT_REDELIVERED)
+    (_, crossed, _) = job.history(Kind.EVENT_TO_COORDINATOR)
+    assert (again.cause, again.subtask, again.attempt_number) == (crossed.sequence, 0, 0)
+
+
+@pytest.mark.clause("D3")
+@pytest.mark.clause("K5")
+def test_redeliveries_are_repeated_after_a_second_crash_and_no_checkpoint_comes_between() -> None:
+    provider = NotingProvider()
+    old = crashed_with_channel_state(provider)
+    for _ in range(2):
+        provider.calls.clear()
+        old = HandDrivenJob(old.chain, log=old.log)
+        assert old.trigger() is None
+        old.crash()
+
+    assert provider.said("event", "complete") == [("event", 0, 0, 2, "again"), ("complete", 1)]
+
+
+@pytest.mark.clause("D3")
+def test_a_resume_redelivers_nothing_for_the_folded_state_has_it() -> None:
+    provider = NotingProvider(projection=HANDLED)
+    old = crashed_with_channel_state(provider)
+    job = HandDrivenJob(old.chain, log=old.log, restore="resume")
+
+    assert job.mode == "resume"
+    assert provider.calls == [
+        ("create",),
+        ("start",),
+        ("complete", 1),
+        ("failed", 0, 0),
+        ("reset", 0, 1),
+    ]
+    assert job.runtime.state.projections["source"] == (1, 2, 3)
+
+
+@pytest.mark.clause("D3")
+def test_a_rollback_of_an_event_sourced_coordinator_goes_back_to_its_cut() -> None:
+    provider = NotingProvider(projection=HANDLED)
+    old = crashed_with_channel_state(provider)
+    job = HandDrivenJob(old.chain, log=old.log)
+
+    assert job.runtime.state.projections["source"] == (1, 2)
+
+
+@pytest.mark.clause("B2")
+def test_a_resume_resets_a_subtask_that_never_had_an_attempt_and_none_twice() -> None:
+    provider = NotingProvider(projection=HANDLED)
+    job = HandDrivenJob(chain_of(provider), parallelism=3, is_batch=True)
+    job.register(0).lose()
+    job.register(1)
+    job.crash()
+    provider.calls.clear()
+    job = HandDrivenJob(job.chain, parallelism=3, is_batch=True, log=job.log)
+
+    assert job.mode == "resume"
+    assert provider.calls == [
+        ("create",),
+        ("start",),
+        ("failed", 1, 0),
+        ("reset", 1, -1),
+        ("reset", 2, -1),
+    ]
+
+
+@pytest.mark.clause("E3")
+@pytest.mark.clause("I1")
+def test_a_batch_resume_does_not_run_a_finished_subtask_again() -> None:
+    provider = NotingProvider(projection=HANDLED)
+    job = HandDrivenJob(chain_of(provider), parallelism=2, is_batch=True)
+    first, _ = job.register_all()
+    first.complete()
+    job.crash()
+    job = HandDrivenJob(job.chain, parallelism=2, is_batch=True, log=job.log)
+
+    assert job.mode == "resume"
+    assert sorted(job.runtime.state.subtasks[n].completion is None for n in (0, 1)) == [False, True]
+    (again,) = job.register_all()
+    assert (again.subtask, again.accepted.attempt_number) == (1, 1)
+
+
+@pytest.mark.clause("I1")
+def test_a_rollback_runs_a_finished_subtask_again_only_if_the_checkpoint_does_not_hold_it() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=3)
+    first, second, third = job.register_all()
+    first.complete()
+    job.trigger()
+    second.ack_checkpoint(1, states={"source": b"two"})
+    third.ack_checkpoint(1)
+    second.complete()
+    job.crash()
+    job = HandDrivenJob(job.chain, parallelism=3, log=job.log)
+
+    again = job.register_all()
+    assert [one.subtask for one in again] == [1, 2]
+    assert [one.state for one in again[0].accepted.states] == [b"two"]
+
+
+@pytest.mark.clause("E5")
+@pytest.mark.clause("E4")
+def test_a_restore_never_takes_a_pending_or_aborted_checkpoint_nor_tells_of_it() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.trigger()
+    attempt.lose()
+    job.register(0)
+    job.trigger()
+    job.crash()
+    provider.calls.clear()
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    assert provider.said("restore", "aborted") == [("restore", 1, b"state of 1")]
+    assert job.history(Kind.CHECKPOINT_ABORTED)[-1].checkpoint_id == 3
+
+
+@pytest.mark.clause("H1")
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("restore", ["rollback", "resume"])
+def test_a_completion_that_nobody_was_told_is_told_by_the_next_driver(restore: str) -> None:
+    provider = NotingProvider(projection=HANDLED)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    job.is_held = True
+    attempt.ack_checkpoint(1)
+    job.appender.append(job.runtime.take_group())
+    job.crash()
+    assert kinds(job.history())[-1] == "CHECKPOINT_COMPLETED"
+    assert provider.said("complete") == []
+    HandDrivenJob(job.chain, log=job.log, restore=restore)
+
+    assert provider.said("complete") == [("complete", 1)]
+
+
+@pytest.mark.clause("E6")
+def test_an_open_intent_is_settled_before_the_stage_starts() -> None:
+    sink = FakeSink()
+    provider = NotingProvider(sink=sink)
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    assert len(job.history(Kind.COMMIT_INTENT)) == 1
+    job.crash()
+    sink.failures = 1
+    job = HandDrivenJob(job.chain, log=job.log)
+    assert job.stage.submitted == []
+    assert job.trigger() is None
+    job.advance(5)
+
+    assert sink.settled == [("a",)]
+    assert job.stage.submitted == [1]
+    assert len(job.history(Kind.COMMIT_INTENT)) == 1
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize(
+    "change",
+    ["parallelism", "mode", "operator", "type schema", "type missing"],
+)
+def test_a_job_that_does_not_fit_is_refused_before_anything_is_appended(change: str) -> None:
+    provider = NotingProvider()
+    old = crashed_with_channel_state(provider)
+    before = old.log.high_watermark()
+    others = {
+        "operator": NotingProvider("reader"),
+        "type schema": NotingProvider(payload_types=(OtherUp,)),
+        "type missing": NotingProvider(payload_types=()),
+    }
+    chain = chain_of(others.get(change, provider))
+
+    with pytest.raises((RestoreError, RecordError)) as raised:
+        HandDrivenJob(
+            chain,
+            log=old.log,
+            parallelism=2 if change == "parallelism" else 1,
+            is_batch=change == "mode",
+        )
+
+    assert old.log.high_watermark() == before
+    said = {
+        "parallelism": "parallelism is 1 in the log and 2 here",
+        "mode": "mode is streaming in the log and batch here",
+        "operator": '"id": "source"',
+        "type schema": "payload type test.up@1 has schema",
+        "type missing": "payload type test.up@1 is not one of this job's",
+    }
+    assert said[change] in str(raised.value)
+
+
+def test_a_resume_that_cannot_be_had_is_refused_with_the_reason() -> None:
+    provider = NotingProvider()
+    old = crashed_with_channel_state(provider)
+
+    with pytest.raises(OptionError, match="the coordinators of source are not event-sourced"):
+        HandDrivenJob(old.chain, log=old.log, restore="resume")
+
+
+@pytest.mark.clause("K5")
+def test_a_turn_that_a_crash_cut_off_counts_for_nothing() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    before = job.runtime.state.next_sequence
+    job.is_held = True
+    attempt.lose()
+    group = job.runtime.take_group()
+    assert len(group) == 3
+    job.log.writer().append(group[:2], timeout_s=1)
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    first = next(one for one in job.history() if one.sequence == before)
+    assert (first.epoch, first.kind) == (1, Kind.EVENT_FAILED)
+    assert job.runtime.state.subtasks[0].next_attempt_number == 1
+    (ended,) = job.history(Kind.ATTEMPT_FAILED)
+    assert ended.reason == "its driver is gone"
+
+
+def test_a_failed_job_rolls_back_with_a_fresh_count() -> None:
+    provider = NotingProvider(projection=HANDLED)
+    job = HandDrivenJob(chain_of(provider))
+    for _ in range(11):
+        job.register(0).lose()
+    assert job.runtime.state.phase is Phase.FAILED
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    assert job.mode == "rollback"
+    assert job.runtime.state.failures_us == ()
+    assert job.register(0).accepted.attempt_number == 11
+
+
+def test_after_a_finished_job_nothing_is_started_nor_appended() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), is_batch=True)
+    job.register(0).complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+    job.crash()
+    again = HandDrivenJob(job.chain, is_batch=True, log=job.log)
+
+    assert again.mode == "finished"
+    assert again.stage.submitted == []
+
+
+def test_a_failure_whose_reset_its_driver_did_not_live_to_see_is_counted() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    job.run(lambda: job.runtime.fail_job("source", "no reason"))
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log)
+
+    assert len(job.runtime.state.failures_us) == 1
+    job.crash()
+    assert len(HandDrivenJob(job.chain, log=job.log).runtime.state.failures_us) == 1
+
+
+@pytest.mark.clause("F3")
+def test_after_a_restore_nothing_sent_before_is_sent_or_waited_for_again() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log)
+    again = job.register(0)
+    assert job.trigger() == 2
+
+    assert delivered(job, again) == ["|2"]

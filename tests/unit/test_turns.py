@@ -1,0 +1,152 @@
+"""Turns: atomic, held until acknowledged, grouped (clauses A3, A6, K1, K3, K4, K5)."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_fakes import (
+    Down,
+    Noted,
+    Noting,
+    NotingProvider,
+    Up,
+    chain_of,
+    delivered,
+    inside,
+    kinds,
+    send_down,
+)
+
+from coordlog.log.memory import Unknown
+from coordlog.messages import Accepted
+from coordlog.restore import projection_of, rebuild
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+
+
+@pytest.mark.clause("K1")
+def test_no_effect_leaves_before_its_records_are_released() -> None:
+    provider = NotingProvider()
+    provider.on["ready"] = send_down(provider, 0, 1)
+    job = HandDrivenJob(chain_of(provider), is_held=True)
+    assert job.stage.submitted == []
+    job.release()
+    assert job.stage.submitted == [1]
+    attempt = job.register(0, stage_run=1)
+    assert provider.said("ready") == [("ready", 0, 0)], "a callback runs before its turn is durable"
+    assert attempt.inbox == []
+    job.release()
+
+    assert isinstance(attempt.inbox[0], Accepted)
+    assert delivered(job, attempt) == [1]
+
+
+@pytest.mark.clause("A6")
+def test_the_next_turn_finds_things_as_the_log_will_have_them() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.is_held = True
+    attempt.send("source", Up(n=1))
+    attempt.send("source", Up(n=2))
+    end = job.log.high_watermark()
+
+    assert provider.said("event") == [("event", 0, 0, 1), ("event", 0, 0, 2)]
+    assert job.runtime.unreleased_turns == 2
+    assert job.log.high_watermark() == end
+    assert len(job.runtime.take_group()) == 3, "one append for both turns, and a type"
+    assert job.runtime.take_group() == [], "one in flight at a time"
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.clause("K5")
+def test_of_a_turn_whose_callback_raises_the_kernels_records_stay() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+
+    def act(coordinator: Noting) -> None:
+        coordinator.gateways[0].send_event(Down(n=1))
+        coordinator.context.record(Noted(text="gone"))
+        coordinator.context.call_async(lambda: Noted(text="never"), lambda *_: None)
+        raise RuntimeError("bang")
+
+    inside(attempt, provider, act)
+
+    assert kinds(job.history())[-2:] == ["EVENT_TO_COORDINATOR", "GLOBAL_FAILURE"]
+    assert delivered(job, attempt) == []
+    assert job.works == job.works.__class__()
+    assert job.runtime.state.next_event_id == 0
+
+
+@pytest.mark.clause("A6")
+@pytest.mark.clause("B5")
+def test_an_effect_whose_addressee_is_gone_by_its_release_is_dropped() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.is_held = True
+    attempt = job.register(0)
+    attempt.lose()
+    job.release()
+
+    assert attempt.inbox == []
+    assert kinds(job.history())[-3:] == ["ATTEMPT_STARTED", "ATTEMPT_FAILED", "SUBTASK_RESET"]
+
+
+@pytest.mark.clause("K4")
+def test_an_append_of_unknown_outcome_is_sent_again_and_attempts_do_not_notice() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.log.faults.next_append(Unknown(stored=None), Unknown(stored=(0,)))
+    inside(attempt, provider, send_down(provider, 0, 1))
+    attempt.ack("source", 0)
+
+    assert delivered(job, attempt) == [1]
+    assert not attempt.is_closed
+    assert [one.sequence for one in job.history()][1:] == list(
+        range(job.runtime.state.next_sequence)
+    )
+
+
+@pytest.mark.clause("K3")
+def test_folding_the_log_gives_the_live_state() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.trigger()
+    attempt.ack("source", 0)
+    attempt.ack_checkpoint(1)
+    attempt.lose()
+
+    made = rebuild(job.log, job.chain, projection_of(job.chain))
+    assert made.state == job.runtime.state
+
+
+@pytest.mark.clause("K5")
+def test_a_driver_restores_from_every_prefix_of_its_log() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.trigger()
+    attempt.ack("source", 0)
+    attempt.ack_checkpoint(1)
+    attempt.lose()
+    job.register(0)
+    for end in range(job.log.high_watermark() + 1):
+        again = HandDrivenJob(job.chain, log=job.log.prefix(end))
+        again.register(0).complete()
+        assert kinds(again.history())[-1] == "JOB_FINISHED", f"from the prefix of {end} records"
+
+
+@pytest.mark.clause("K5")
+def test_a_type_stands_before_its_first_use_in_the_same_turn_and_once() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    attempt.send("source", Up(n=1))
+    attempt.send("source", Up(n=2))
+
+    registered = [one for one in job.history(Kind.TYPE_REGISTERED)]
+    assert [(one.payload_type, one.turn_remaining) for one in registered] == [("test.up@1", 1)]
