@@ -38,9 +38,10 @@ from coordlog.limits import (
     UNRELEASED_BYTES_PER_ATTEMPT_MAX,
     UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
 )
-from coordlog.messages import Accepted, DeliverEvent, DownMessage, Register, UpMessage
+from coordlog.messages import DownMessage, Register, UpMessage
 from coordlog.outside import Arrivals
 
+from .attempt_connection import AttemptConnection, estimated_bytes, peer_of, why_closed
 from .token import NONCE_BYTES, Token, new_nonce
 from .wire import (
     ATTEMPT_PATH,
@@ -63,52 +64,11 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
 _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
-_SMALL_MESSAGE_BYTES: Final = 128
 
 
 def endpoint_address(host: str, port: int) -> str:
     """The address as records and closures hold it: `ws://10.0.0.7:40123`."""
     return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
-
-
-class _Connection:
-    """One task's connection. Loop only, but for what `lock` guards."""
-
-    def __init__(self, connection_id: int, channel: ServerConnection, register: Register) -> None:
-        self.connection_id, self.channel, self.register = connection_id, channel, register
-        self.lock = threading.Lock()
-        self.outgoing: deque[tuple[DownMessage | None, int]] = deque()
-        """Guarded. None: close the connection."""
-        self.outgoing_bytes = 0
-        """Guarded."""
-        self.is_closing = False
-        """Guarded. Nothing more is queued."""
-        self.wake = asyncio.Event()
-        self.is_heartbeat_due = False
-        self.written = asyncio.Event()
-        """Nothing more will be written."""
-        self.heard_s = 0.0
-        self.is_held = False
-        """It is not read, so that its silence says nothing."""
-        self.resume = asyncio.Event()
-        self.unreleased: deque[int] = deque()
-        self.unreleased_bytes = 0
-        self.is_gone = False
-        self.reason: str | None = None
-        """Why we have ended it."""
-
-    def __str__(self) -> str:
-        one = self.register
-        return (
-            f"subtask={one.subtask} stage_run={one.stage_run} "
-            f"task_attempt_id={one.task_attempt_id} host={one.host} pid={one.pid}"
-        )
-
-    def let_go(self) -> None:
-        """It is gone: nobody waits for it any more."""
-        self.is_gone = True
-        self.resume.set()
-        self.wake.set()
 
 
 class Endpoint:
@@ -153,7 +113,7 @@ class Endpoint:
         self._outgoing_messages_max = outgoing_messages_max
         self._outgoing_bytes_max = outgoing_bytes_max
         self._ids = itertools.count(1)
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, AttemptConnection] = {}
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -204,7 +164,7 @@ class Endpoint:
         connection = self._connections.get(connection_id)
         if connection is None:
             return
-        size = _estimate(message)
+        size = estimated_bytes(message)
         with connection.lock:
             if connection.is_closing:
                 return
@@ -228,7 +188,7 @@ class Endpoint:
         if connection is not None:
             self._queue_close(connection)
 
-    def _queue_close(self, connection: _Connection) -> None:
+    def _queue_close(self, connection: AttemptConnection) -> None:
         with connection.lock:
             if connection.is_closing:
                 return
@@ -316,7 +276,7 @@ class Endpoint:
         if version != str(WIRE_VERSION):
             _log.warning(
                 "job=%s refused %s: it speaks wire version %.20s, this driver %d",
-                *(self._job_id, _peer(channel), version, WIRE_VERSION),
+                *(self._job_id, peer_of(channel), version, WIRE_VERSION),
             )
             return channel.respond(
                 426,
@@ -324,7 +284,7 @@ class Endpoint:
                 "run one version of coordlog on all machines\n",
             )
         if path == ATTEMPT_PATH and not self._token.is_in(request.headers.get("Authorization")):
-            _log.warning("job=%s refused %s: wrong token", self._job_id, _peer(channel))
+            _log.warning("job=%s refused %s: wrong token", self._job_id, peer_of(channel))
             return channel.respond(401, f"not the token of job {self._job_id}'s driver\n")
         return None
 
@@ -334,7 +294,7 @@ class Endpoint:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 first = decode(_bytes(await channel.recv()))
         except (TimeoutError, ValueError) as error:
-            _log.warning("job=%s refused %s: %s", self._job_id, _peer(channel), error)
+            _log.warning("job=%s refused %s: %s", self._job_id, peer_of(channel), error)
             channel.transport.abort()
             return
         except ConnectionClosed:
@@ -344,7 +304,7 @@ class Endpoint:
         elif isinstance(first, Register):
             await self._serve_attempt(channel, first)
         else:
-            _log.warning("job=%s refused %s: it does not register", self._job_id, _peer(channel))
+            _log.warning("job=%s refused %s: it does not register", self._job_id, peer_of(channel))
             channel.transport.abort()
 
     async def _prove(self, channel: ServerConnection, hello: object) -> None:
@@ -359,7 +319,7 @@ class Endpoint:
 
     # --- one attempt ------------------------------------------------------------------------------
     async def _serve_attempt(self, channel: ServerConnection, register: Register) -> None:
-        connection = _Connection(next(self._ids), channel, register)
+        connection = AttemptConnection(next(self._ids), channel, register)
         connection.heard_s = asyncio.get_running_loop().time()
         self._connections[connection.connection_id] = connection
         _log.info("job=%s connected: %s", self._job_id, connection)
@@ -379,7 +339,7 @@ class Endpoint:
             _log.info("job=%s lost: %s: %s", self._job_id, connection, reason)
             self._arrivals.connection_lost(connection.connection_id, reason)
 
-    async def _read(self, connection: _Connection) -> str:
+    async def _read(self, connection: AttemptConnection) -> str:
         """Hand over what comes, until nothing comes any more; why."""
         loop = asyncio.get_running_loop()
         while True:
@@ -390,14 +350,14 @@ class Endpoint:
                 if isinstance(message, Register):
                     raise ValueError("a connection registers once")  # noqa: TRY004, TRY301, as `decode`
             except ConnectionClosed as closed:
-                return _why_closed(closed)
+                return why_closed(closed)
             except ValueError as error:
                 self._cut(connection, f"it said what it must not: {error}")
                 return "cut"
             if not isinstance(message, Heartbeat):
                 await self._take(connection, message, len(data))
 
-    async def _take(self, connection: _Connection, message: UpMessage, size: int) -> None:
+    async def _take(self, connection: AttemptConnection, message: UpMessage, size: int) -> None:
         """Hand over a message; return when the next one may be read (clause D2)."""
         connection.unreleased.append(size)
         connection.unreleased_bytes += size
@@ -410,19 +370,19 @@ class Endpoint:
             connection.is_held = False
             connection.heard_s = asyncio.get_running_loop().time()
 
-    def _is_full(self, connection: _Connection) -> bool:
+    def _is_full(self, connection: AttemptConnection) -> bool:
         return (
             len(connection.unreleased) >= self._unreleased_messages_max
             or connection.unreleased_bytes >= self._unreleased_bytes_max
         )
 
-    def _release(self, connection: _Connection, message_count: int) -> None:
+    def _release(self, connection: AttemptConnection, message_count: int) -> None:
         for _ in range(min(message_count, len(connection.unreleased))):
             connection.unreleased_bytes -= connection.unreleased.popleft()
         if connection.is_held and not self._is_full(connection):
             connection.resume.set()
 
-    async def _write(self, connection: _Connection) -> None:
+    async def _write(self, connection: AttemptConnection) -> None:
         """Send what is queued, in order, until the connection is to be closed or is gone."""
         written = 0
         try:
@@ -456,7 +416,7 @@ class Endpoint:
         finally:
             connection.written.set()
 
-    def _cut(self, connection: _Connection, reason: str) -> None:
+    def _cut(self, connection: AttemptConnection, reason: str) -> None:
         """End a connection at once; what is queued is dropped."""
         if connection.reason is None:
             connection.reason = reason
@@ -534,33 +494,6 @@ def _bytes(data: str | bytes) -> bytes:
     if isinstance(data, str):
         raise ValueError("a text, where messages are binary")  # noqa: TRY004, of what was received
     return data
-
-
-def _estimate(message: DownMessage) -> int:
-    """About how many bytes it will be."""
-    if isinstance(message, DeliverEvent):
-        return _SMALL_MESSAGE_BYTES + len(message.payload)
-    if isinstance(message, Accepted):
-        return _SMALL_MESSAGE_BYTES + sum(len(one.state or b"") for one in message.states)
-    return _SMALL_MESSAGE_BYTES
-
-
-def _peer(channel: ServerConnection) -> str:
-    address = channel.remote_address
-    return f"{address[0]}:{address[1]}" if address else "somebody who has gone"
-
-
-def _why_closed(closed: ConnectionClosed) -> str:
-    """Why nothing comes any more, for the record."""
-    if closed.rcvd is not None and closed.rcvd_then_sent is not False:
-        return f"its task has closed it{_told(closed.rcvd.reason)}"
-    if closed.sent is not None:
-        return f"the driver has closed it{_told(closed.sent.reason)}"
-    return "it broke: its process has ended, or the network"
-
-
-def _told(reason: str) -> str:
-    return f": {reason}" if reason else ""
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +90,9 @@ def end_session(spark: SparkSession) -> None:
     try:
         spark.stop()
     finally:
-        gateway: Any = SparkContext._gateway  # noqa: SLF001, there is no other way to it
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        context: Any = SparkContext  # there is no other way to its JVM
+        gateway = context._gateway  # noqa: SLF001
+        context._gateway = context._jvm = None  # noqa: SLF001
         process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
         if process is not None:
             gateway.shutdown()
@@ -99,7 +100,7 @@ def end_session(spark: SparkSession) -> None:
 
 
 @contextmanager
-def plain_interrupts() -> Iterator[None]:
+def plain_interrupts() -> Generator[None, None, None]:
     """Within the block Ctrl-C raises KeyboardInterrupt, and does nothing else.
 
     A SparkContext puts a handler of its own in Python's place, which first cancels all jobs of the
@@ -124,13 +125,14 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> None:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415, as above
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415, as above
 
-    if SparkContext._gateway is not None:  # noqa: SLF001, there is no other way to it
+    context: Any = SparkContext  # there is no other way to its JVM
+    if context._gateway is not None:  # noqa: SLF001
         return
     conf = SparkConf(loadDefaults=False).setAll(sorted(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as file:
         gateway = launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001, as above
+    context._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:

@@ -34,7 +34,7 @@ from .token import Token
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkStage", "check_slots", "endpoint_host"]
+__all__ = ["SparkStage", "check_slots", "endpoint_host", "short_reason"]
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class SparkStage:
             rows = spark.range(0, count, 1, count)
             rows.mapInArrow(spark_function(work), "subtask long").collect()
         except Exception as error:  # noqa: BLE001, the port's edge: it goes on as a reason
-            return run.cancelled or _short(error)
+            return run.cancelled or short_reason(error)
         return None
 
     def _interrupt(self, run: _Run) -> None:
@@ -346,7 +346,7 @@ def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -
     _log.info("task_attempt_id=%d kill=%s: %s", task_attempt_id, is_killed, reason)
 
 
-def _short(error: BaseException) -> str:
+def short_reason(error: BaseException) -> str:
     """What Spark says, without stack traces: what a task raised, else the first line that tells."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]

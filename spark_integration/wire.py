@@ -237,7 +237,12 @@ def _snapshot(value: Plain) -> AttemptSnapshot:
 
 
 def _finished(value: Plain) -> SplitFinished:
-    return SplitFinished(**{**value, "committables": _committables(value["committables"])})
+    return SplitFinished(
+        split_id=value["split_id"],
+        rows=value["rows"],
+        bytes_read=value["bytes_read"],
+        committables=_committables(value["committables"]),
+    )
 
 
 def _with(cls: Callable[..., M], field: str, make: Callable[[Any], object]) -> Callable[[Plain], M]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -111,7 +111,7 @@ class Heard:
 
 
 @contextmanager
-def running(**options: Any) -> Iterator[tuple[Endpoint, Heard]]:  # noqa: ANN401, the endpoint's own
+def running(**options: Any) -> Generator[tuple[Endpoint, Heard], None, None]:  # noqa: ANN401, the endpoint's own
     """An endpoint that listens."""
     heard = Heard()
     endpoint = Endpoint(job_id="ingest", driver_id="d1", token=TOKEN, arrivals=heard, **options)
@@ -125,7 +125,7 @@ def running(**options: Any) -> Iterator[tuple[Endpoint, Heard]]:  # noqa: ANN401
 @contextmanager
 def connected(
     address: str, *, token: Token | None = TOKEN, version: str = "1", path: str = "/attempt"
-) -> Iterator[ClientConnection]:
+) -> Generator[ClientConnection, None, None]:
     """A connection that says and hears nothing by itself."""
     headers = {"Coordlog-Wire": version}
     if token is not None:

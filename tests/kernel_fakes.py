@@ -17,6 +17,8 @@ from coordlog.coordinator import (
     Sink,
     SubtaskGateway,
 )
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import UnstoredRecord
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.schemas.payload import Payload, event, fact, payload
@@ -282,3 +284,18 @@ def inside(attempt: FakeAttempt, provider: NotingProvider, act: Callable[[Noting
 def kinds(records: Sequence[Record]) -> list[str]:
     """The kinds' names, types left out."""
     return [one.kind.value for one in records if one.kind is not Kind.TYPE_REGISTERED]
+
+
+def prefix_of(log: MemoryLog, end_offset: int) -> MemoryLog:
+    """Another log that holds the first records of `log`."""
+    copy = MemoryLog("prefix")
+    for one in log.read(log.start_offset(), end_offset):
+        copy.store(
+            UnstoredRecord(
+                key=one.key or b"",
+                value=one.value or b"",
+                header=one.header_bytes or b"",
+                timestamp_us=one.timestamp_ms * 1000,
+            )
+        )
+    return copy

@@ -6,6 +6,7 @@ import shlex
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -53,9 +54,10 @@ def run_ingest(options: IngestOptions) -> Exit:
     ):
         try:
             return ingest.run(display, signals)
-        except StoppedError as stopped:
+        except (StoppedError, KeyboardInterrupt) as stopped:
             display.say("stopped before the job had begun; nothing is lost")
-            return _status_of(stopped.signal_number)
+            is_ours = isinstance(stopped, StoppedError)
+            return _status_of(stopped.signal_number if is_ours else signal.SIGINT)
 
 
 def _status_of(signal_number: int) -> Exit:
@@ -145,11 +147,15 @@ class _Ingest:
 
         self._shown.doing("starting Spark")
         job = self._job(found)
-        with spark_session(self._options.master, self._options.parallelism) as spark:
-            signals.take()  # Spark has put a handler of its own in the place of ours
+        with ExitStack() as stack:
+            # Cut off in its beginning, the JVM would stay.
+            with signals.deferred():
+                session = spark_session(self._options.master, self._options.parallelism)
+                spark = stack.enter_context(session)
+                signals.take()  # Spark has put a handler of its own in the place of ours
             self._shown.doing("starting the job")
             job.start(spark)
-            signals.defer()
+            signals.keep()
             self._shown.doing("")
             self._is_running = True
             result = self._wait(job, signals)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final, Self
 
@@ -24,9 +26,10 @@ class StoppedError(BaseException):
 class StopSignals:
     """The signals that ask a command to stop, while its block lasts. Main thread only.
 
-    Until `defer` the first signal raises `StoppedError`; after it the first is kept in `received`.
-    The second ends the process at once, after `at_once`: what then runs as its child notices that
-    it is alone. Spark puts a handler of its own in the place of these; `take` puts them back.
+    The first signal raises `StoppedError`; while `deferred`, at its end, and after `keep` never:
+    then who is concerned looks at `received`. The second ends the process at once, after `at_once`,
+    with the children of its session. Spark puts a handler of its own in the place of these; `take`
+    puts them back.
     """
 
     def __init__(self, at_once: Callable[[], None]) -> None:
@@ -50,14 +53,36 @@ class StopSignals:
         for one in _SIGNALS:
             signal.signal(one, self._handle)
 
-    def defer(self) -> None:
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """A block that must not be cut off; a signal that came meanwhile is raised at its end."""
+        self._is_deferred = True
+        yield
+        self._is_deferred = False
+        if self.received is not None:
+            raise StoppedError(self.received)
+
+    def keep(self) -> None:
         """From here on the first signal is looked at by who asks for `received`."""
         self._is_deferred = True
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
             self._at_once()
+            _kill_children()
             os._exit(128 + number)
         self.received = number
         if not self._is_deferred:
             raise StoppedError(number)
+
+
+def _kill_children() -> None:
+    """End the children in our session: a JVM that has only begun does not notice that it is alone.
+
+    A broker that is shared has a session of its own.
+    """
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for pid in map(int, children.read_text(encoding="ascii").split()):
+                if os.getsid(pid) == os.getsid(0):
+                    os.kill(pid, signal.SIGKILL)

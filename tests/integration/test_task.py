@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ def started(
     registration_timeout_s: float = 60,
     task_lease_s: float = 30,
     **of_endpoint: Any,  # noqa: ANN401, the endpoint's own
-) -> Iterator[tuple[Endpoint, Heard, int, Task]]:
+) -> Generator[tuple[Endpoint, Heard, int, Task], None, None]:
     """A task that has registered, and its connection."""
     with running(**of_endpoint) as (endpoint, heard):
         task = Task(

@@ -13,11 +13,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill, pytest.mar
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rules.py"
 
 
-def test_no_rule_and_no_row_is_lost_while_a_worker_and_the_driver_are_killed(
-    tmp_path: Path,
-) -> None:
+def test_no_rule_and_no_row_is_lost_while_a_worker_and_the_driver_are_killed() -> None:
     ran = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--keep", str(tmp_path)],
+        [sys.executable, str(EXAMPLE)],
         capture_output=True,
         text=True,
         timeout=240,

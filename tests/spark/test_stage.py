@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -175,7 +175,7 @@ def driving(
     token_of_tasks: Token | None = None,
     lease_s: float = 30.0,
     heartbeat_s: float = 2.0,
-) -> Iterator[SparkStage]:
+) -> Generator[SparkStage, None, None]:
     """An endpoint and a stage for the script; whatever happens, none of its tasks is left."""
     token = Token.new()
     script.endpoint = Endpoint(

@@ -151,9 +151,23 @@ def test_before_the_job_runs_the_first_signal_ends_what_is_under_way() -> None:
     assert signals.received == signal.SIGINT
 
 
+def test_a_block_that_must_not_be_cut_off_ends_first() -> None:
+    done = []
+
+    def work() -> None:
+        with StopSignals(lambda: None) as signals, signals.deferred():
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+
+    with pytest.raises(StoppedError):
+        work()
+
+    assert done == ["all of it"]
+
+
 def test_while_the_job_runs_the_first_signal_is_only_noted() -> None:
     with StopSignals(lambda: None) as signals:
-        signals.defer()
+        signals.keep()
         signal.raise_signal(signal.SIGTERM)
 
         assert signals.received == signal.SIGTERM
@@ -167,12 +181,13 @@ def test_signals_are_given_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_the_second_signal_ends_the_process_at_once() -> None:
+def test_the_second_signal_ends_the_process_and_its_children_at_once() -> None:
     program = (
-        "import signal, os\n"
+        "import signal, os, subprocess\n"
         "from coordlog.cli.ingest_signals import StopSignals\n"
+        "subprocess.Popen(['sleep', '1000'])\n"
         "with StopSignals(lambda: os.write(1, b'at once')) as signals:\n"
-        "    signals.defer()\n"
+        "    signals.keep()\n"
         "    signal.raise_signal(signal.SIGINT)\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "    os.write(1, b'never')\n"

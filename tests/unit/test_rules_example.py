@@ -198,6 +198,7 @@ def test_a_subtask_that_fails_is_sent_again_what_its_checkpoint_does_not_hold() 
     assert again.state.number == 2
     assert again.take() == [3, 4, 5]
     assert other.take() == []  # its neighbour hears nothing
+    assert rules_heard(read_account(job.log), 0) == [1, 2, 3, 4, 5]  # what was lost counts once
     assert coordinator_state(job).view(0).applied == 5
 
 

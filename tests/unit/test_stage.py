@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog.spark_integration.stage import _short, endpoint_host
+from coordlog.spark_integration.stage import endpoint_host, short_reason
 
 RAISED_IN_A_TASK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -36,11 +36,11 @@ OF_SPARK = """An error occurred while calling o80.collectToPython.
     ids=["of a task", "of Spark", "of a call", "none"],
 )
 def test_of_an_error_of_spark_the_sentence_is_kept(text: str, expected: str) -> None:
-    assert _short(RuntimeError(text)) == expected
+    assert short_reason(RuntimeError(text)) == expected
 
 
 def test_a_reason_has_a_limit() -> None:
-    assert len(_short(RuntimeError("x" * 10_000))) == 4_000
+    assert len(short_reason(RuntimeError("x" * 10_000))) == 4_000
 
 
 class FakeSession:

@@ -1,0 +1,85 @@
+"""What the endpoint keeps of one task's connection, and how it speaks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Final
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from coordlog.messages import Accepted, DeliverEvent, DownMessage, Register
+
+__all__ = ["AttemptConnection", "estimated_bytes", "peer_of", "why_closed"]
+
+_SMALL_MESSAGE_BYTES: Final = 128
+
+
+class AttemptConnection:
+    """One task's connection. Loop only, but for what `lock` guards."""
+
+    def __init__(self, connection_id: int, channel: ServerConnection, register: Register) -> None:
+        self.connection_id, self.channel, self.register = connection_id, channel, register
+        self.lock = threading.Lock()
+        self.outgoing: deque[tuple[DownMessage | None, int]] = deque()
+        """Guarded. None: close the connection."""
+        self.outgoing_bytes = 0
+        """Guarded."""
+        self.is_closing = False
+        """Guarded. Nothing more is queued."""
+        self.wake = asyncio.Event()
+        self.is_heartbeat_due = False
+        self.written = asyncio.Event()
+        """Nothing more will be written."""
+        self.heard_s = 0.0
+        self.is_held = False
+        """It is not read, so that its silence says nothing."""
+        self.resume = asyncio.Event()
+        self.unreleased: deque[int] = deque()
+        self.unreleased_bytes = 0
+        self.is_gone = False
+        self.reason: str | None = None
+        """Why we have ended it."""
+
+    def __str__(self) -> str:
+        one = self.register
+        return (
+            f"subtask={one.subtask} stage_run={one.stage_run} "
+            f"task_attempt_id={one.task_attempt_id} host={one.host} pid={one.pid}"
+        )
+
+    def let_go(self) -> None:
+        """It is gone: nobody waits for it any more."""
+        self.is_gone = True
+        self.resume.set()
+        self.wake.set()
+
+
+def estimated_bytes(message: DownMessage) -> int:
+    """About how many bytes it will be."""
+    if isinstance(message, DeliverEvent):
+        return _SMALL_MESSAGE_BYTES + len(message.payload)
+    if isinstance(message, Accepted):
+        return _SMALL_MESSAGE_BYTES + sum(len(one.state or b"") for one in message.states)
+    return _SMALL_MESSAGE_BYTES
+
+
+def peer_of(channel: ServerConnection) -> str:
+    """Who is at the other end, for the logging."""
+    address = channel.remote_address
+    return f"{address[0]}:{address[1]}" if address else "somebody who has gone"
+
+
+def why_closed(closed: ConnectionClosed) -> str:
+    """Why nothing comes any more, for the record."""
+    if closed.rcvd is not None and closed.rcvd_then_sent is not False:
+        return f"its task has closed it{_told(closed.rcvd.reason)}"
+    if closed.sent is not None:
+        return f"the driver has closed it{_told(closed.sent.reason)}"
+    return "it broke: its process has ended, or the network"
+
+
+def _told(reason: str) -> str:
+    return f": {reason}" if reason else ""

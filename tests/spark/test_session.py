@@ -1,0 +1,122 @@
+"""A session of our own: its output, Ctrl-C, and its end, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from coordlog.errors import OptionError
+from coordlog.spark_integration.session import local_session, plain_interrupts
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+WAIT_S: Final = 200.0
+
+PROGRAM: Final = """
+import json, sys, threading, time
+from pathlib import Path
+from coordlog.spark_integration.session import end_session, local_session, plain_interrupts
+
+folder = Path(sys.argv[1])
+spark = local_session(2, log_file=folder / "logs" / "spark.log")
+jvm = spark.sparkContext._gateway.proc.pid
+flag = str(folder / "go on")
+
+def task(batches):
+    import os, time
+    for batch in batches:
+        while not os.path.exists(flag):
+            time.sleep(0.05)
+        yield batch
+
+outcome = []
+
+def run():
+    try:
+        outcome.append(spark.range(0, 2, 1, 2).mapInArrow(task, "id long").count())
+    except Exception as error:
+        outcome.append(repr(error))
+
+running = threading.Thread(target=run)
+running.start()
+tracker = spark.sparkContext.statusTracker()
+interrupted = False
+try:
+    with plain_interrupts():
+        while not tracker.getActiveStageIds():
+            time.sleep(0.05)
+        (folder / "ready").touch()
+        while True:
+            time.sleep(0.05)
+except KeyboardInterrupt:
+    interrupted = True
+time.sleep(1)
+survived = bool(tracker.getActiveStageIds())
+Path(flag).touch()
+running.join()
+end_session(spark)
+print(json.dumps({
+    "jvm": jvm,
+    "interrupted": interrupted,
+    "survived": survived,
+    "outcome": outcome,
+    "threads": [t.name for t in threading.enumerate() if not t.daemon],
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_ctrl_c_reaches_python_alone_output_goes_to_the_file_and_the_end_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # its own process group, as a terminal's foreground job has
+    )
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "the session is up"
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C goes to all of the group
+        out, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+
+    told = json.loads(out)
+    assert err == ""
+    assert told["interrupted"]
+    assert told["survived"], "the job of the session was not cancelled"
+    assert told["outcome"] == [2]
+    assert told["threads"] == ["MainThread"]
+    assert not Path(f"/proc/{told['jvm']}").exists()
+    assert "log4j" in (tmp_path / "logs" / "spark.log").read_text()
+
+
+def test_plain_interrupts_puts_back_what_was_there() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    with plain_interrupts():
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("slots", [0, -1, 5000])
+def test_a_number_of_slots_that_cannot_be_is_refused(slots: int) -> None:
+    with pytest.raises(OptionError, match=f"slots is {slots}"):
+        local_session(slots)
