@@ -89,6 +89,10 @@ class Surroundings(Protocol):
         """Open the endpoint; its address. Before anything is appended."""
         ...
 
+    def took_over(self) -> None:
+        """This driver's epoch is in force: whoever was before is over."""
+        ...
+
     def connections(self) -> Connections:
         """After `begin`."""
         ...
@@ -166,6 +170,7 @@ class JobDriver:
         endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
         appender = self._take_over(made, endpoint, mode)
         made.catch_up(self._job_log, appender.end_offset)
+        self._surroundings.took_over()
         self._check_still_fits(made, mode)
         restore, given = first_input(made.state, self._chain, restore=options.restore)
         self._tell_restored(restore, made, began_s)

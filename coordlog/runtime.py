@@ -316,7 +316,7 @@ class Runtime:
                 )
             )
         self._waiting.append(turn)
-        following = due(self._config, self.state)
+        following = due(self.state)
         if following is not None:
             self.handle(following)
         self._release_ready()
@@ -324,10 +324,10 @@ class Runtime:
     def handle(self, given: Input, *, connection_id: int | None = None) -> None:
         """One turn for this input, and those that are due after it."""
         self._run_turn(given, connection_id)
-        following = due(self._config, self.state)
+        following = due(self.state)
         while following is not None and self.outcome is None:
             self._run_turn(following, None)
-            following = due(self._config, self.state)
+            following = due(self.state)
         self._start_stage_if_ready()
         self._retry_final_checkpoint()
         self._release_ready()

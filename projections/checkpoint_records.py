@@ -253,28 +253,41 @@ def _split_completion(
 
 def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
     """Forget the events that no later failover can need."""
+    oldest_cuts = _oldest_cuts_above(state, pending.checkpoint_id)
+
+    def kept(received: Map[int, UpEvent]) -> Map[int, UpEvent]:
+        for sequence, one in sorted_items(received):
+            # What crossed the cut of a checkpoint that is still pending is that one's channel state.
+            is_needed = sequence > oldest_cuts.get(one.operator_id, sequence)
+            if one.last_barrier < pending.checkpoint_id and not is_needed:
+                received = received.delete(sequence)
+        return received
+
     subtasks = state.subtasks
     for number in sorted({*pending.attempts, *pending.finished}):
         subtask = subtasks[number]
         if subtask.attempt is not None:
-            received, sent = subtask.attempt.received, subtask.attempt.sent
-            for sequence, one in sorted_items(received):
-                if one.last_barrier < pending.checkpoint_id:
-                    received = received.delete(sequence)
+            sent = subtask.attempt.sent
             for sequence, down in sorted_items(sent):
                 cut = pending.cuts.get(down.operator_id)
                 if cut is not None and sequence < cut.sequence:
                     sent = sent.delete(sequence)
-            attempt = evolve(subtask.attempt, received=received, sent=sent)
+            attempt = evolve(subtask.attempt, received=kept(subtask.attempt.received), sent=sent)
             subtasks = subtasks.set(number, evolve(subtask, attempt=attempt))
         elif subtask.completion is not None:
-            received = subtask.completion.received
-            for sequence, one in sorted_items(received):
-                if one.last_barrier < pending.checkpoint_id:
-                    received = received.delete(sequence)
-            completion = evolve(subtask.completion, received=received)
+            completion = evolve(subtask.completion, received=kept(subtask.completion.received))
             subtasks = subtasks.set(number, evolve(subtask, completion=completion))
     return evolve(state, subtasks=subtasks)
+
+
+def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
+    """By operator, where the oldest pending checkpoint above `checkpoint_id` was cut."""
+    oldest: dict[str, int] = {}
+    for other, one in sorted_items(state.pending):
+        if other > checkpoint_id:
+            for operator_id, cut in sorted_items(one.cuts):
+                oldest.setdefault(operator_id, cut.sequence)
+    return oldest
 
 
 def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:

@@ -88,8 +88,9 @@ class JobProjection:
     def _apply(self, state: JobState, record: Record) -> JobState:
         if record.kind is Kind.EPOCH_STARTED:
             return _epoch_started(state, record)
-        assert record.sequence == state.next_sequence, (
-            f"sequence {record.sequence} where {state.next_sequence} is the next"
+        sequence = attempts.required(record.sequence)
+        assert sequence == state.next_sequence, (
+            f"sequence {sequence} where {state.next_sequence} is the next"
         )
         phase = JOB[state.phase].get(record.kind)
         value = self._value(record)
@@ -97,7 +98,7 @@ class JobProjection:
         changed = evolve(
             changed,
             phase=changed.phase if phase is None else phase,
-            next_sequence=record.sequence + 1,
+            next_sequence=sequence + 1,
             timestamp_us=record.timestamp_us,
         )
         return self._project(state, changed, record, value)

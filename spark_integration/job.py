@@ -21,6 +21,7 @@ from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Record
 
+from .session import plain_interrupts
 from .surroundings import SparkSurroundings
 from .transform import TransformFunction, transform_spec
 
@@ -150,10 +151,12 @@ class Job:
         """
         self.start(spark)
         try:
-            while True:
-                result = self.wait(0.5)
-                if result is not None:
-                    return result
+            # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
+            with plain_interrupts():
+                while True:
+                    result = self.wait(0.5)
+                    if result is not None:
+                        return result
         except KeyboardInterrupt:
             self.stop(with_checkpoint=not self.is_batch)
             self.wait()
@@ -238,7 +241,9 @@ def _chain(
             links.append(sink)
     if not links:
         raise OptionError("operators", "empty", "a source and a chain of operators")
-    specs = [one.spec() if hasattr(one, "spec") else one for one in links]
+    specs: list[object] = [
+        one.spec() if isinstance(one, (_SourceLike, _OperatorLike)) else one for one in links
+    ]
     first, rest = specs[0], specs[1:]
     if not isinstance(first, SourceSpec):
         raise OptionError("the first operator", type(first).__name__, "a source")

@@ -37,6 +37,7 @@ class SparkSurroundings:
         self._job_id, self._parallelism = job_id, parallelism
         self._endpoint: Endpoint | None = None
         self._stage: SparkStage | None = None
+        self._token: Token | None = None
 
     def with_versions(self, options: DriverOptions) -> DriverOptions:
         """The options, with what `EPOCH_STARTED` says of Spark."""
@@ -55,8 +56,7 @@ class SparkSurroundings:
         )
         self._endpoint = endpoint
         address = endpoint.start()
-        # The driver that wrote the last one is known to be gone, or is to be: who asks it needs its token no more.
-        write_token(self._job_id, token)
+        self._token = token
         self._stage = SparkStage(
             self._spark,
             chain=self._chain,
@@ -68,6 +68,11 @@ class SparkSurroundings:
             events=mailbox,
         )
         return address
+
+    def took_over(self) -> None:
+        """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
+        assert self._token is not None, "begun"
+        write_token(self._job_id, self._token)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""

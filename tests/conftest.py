@@ -12,6 +12,7 @@ import pytest
 hypothesis.settings.register_profile(
     "local",
     deadline=None,  # a loaded machine is not a finding
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # nor here
     print_blob=True,
 )
 hypothesis.settings.register_profile(

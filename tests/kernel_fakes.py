@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations` here: payloads are declared below.
 # What their methods do is their contract's to say.
-# ruff: noqa: D102
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -187,13 +186,13 @@ class NotingProvider(CoordinatorProvider):
 
     operator_id: str = "source"
     calls: list[Said] = field(default_factory=list)
-    on: dict[str, Callable[..., None]] = field(default_factory=dict)
+    on: dict[str, Callable[..., object]] = field(default_factory=dict)
     made: list[Noting] = field(default_factory=list)
     lost: list[tuple[list[int | None], list[int | None]]] = field(default_factory=list)
     is_cut_at_once: bool = True
     is_committing: bool = True
     sink: Sink | None = None
-    payload_types: tuple[type[Payload], ...] = TYPES  # type: ignore[mutable-override]
+    payload_types: tuple[type[Payload], ...] = TYPES
     projection: OperatorProjection[Any] | None = None
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
@@ -212,9 +211,7 @@ class NotingProvider(CoordinatorProvider):
         return [one for one in self.calls if one[0] in names]
 
 
-def _handled(
-    state: tuple[int, ...], record: Record, value: Payload | None
-) -> tuple[int, ...]:
+def _handled(state: tuple[int, ...], record: Record, value: Payload | None) -> tuple[int, ...]:
     if record.kind is Kind.EVENT_TO_COORDINATOR and isinstance(value, Up):
         return (*state, value.n)
     return state
@@ -274,7 +271,7 @@ def send_down(provider: NotingProvider, subtask: int, *numbers: int) -> Callable
     return act
 
 
-def inside(attempt: FakeAttempt, provider: NotingProvider, act: Callable[[Noting], None]) -> None:
+def inside(attempt: FakeAttempt, provider: NotingProvider, act: Callable[[Noting], object]) -> None:
     """Do `act` in a turn of its own, as the coordinator's code: an event of `attempt` is handled with it."""
     provider.on["event"] = lambda coordinator, *_said: act(coordinator)
     attempt.send(provider.operator_id, Up(n=0))

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations` here: payloads are declared below.
 # What their methods do is their contract's to say.
-# ruff: noqa: D102
 
 import json
 from collections.abc import Callable
@@ -127,7 +126,8 @@ class Counting(OperatorCoordinator):
     def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
         if state is not None:
             self.own = [
-                Count(tuple(handled), made, tuple(owed)) for handled, made, owed in json.loads(state)
+                Count(tuple(handled), made, tuple(owed))
+                for handled, made, owed in json.loads(state)
             ]
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
@@ -219,8 +219,8 @@ class CountingProvider(CoordinatorProvider):
     plan: list[Callable[[Counting], None]] = field(default_factory=list)
     made: list[Counting] = field(default_factory=list)
     is_cut_at_once: bool = True
-    sink: RowsSink = field(default_factory=RowsSink)
-    payload_types: tuple[type[Payload], ...] = (Row, Work, Made, Undone, Rows)  # type: ignore[mutable-override]
+    sink: RowsSink = field(default_factory=RowsSink)  # type: ignore[mutable-override]  # pyright: ignore[reportIncompatibleVariableOverride]
+    payload_types: tuple[type[Payload], ...] = (Row, Work, Made, Undone, Rows)
     projection: OperatorProjection[Any] | None = None
 
     def __post_init__(self) -> None:

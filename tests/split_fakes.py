@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations` here: events are declared below.
 # What their methods do is their contract's to say.
-# ruff: noqa: D102
 
 from collections.abc import Callable, Sequence
 

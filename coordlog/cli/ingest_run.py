@@ -50,14 +50,19 @@ def run_ingest(options: IngestOptions) -> Exit:
     with (
         redirected(path) as former,
         Display(former, lambda: ingest.progress) as display,
-        StopSignals(display.restore_terminal) as signals,
+        StopSignals(
+            display.restore_terminal,
+            noted=lambda: display.doing("stopping; the same signal again ends at once"),
+        ) as signals,
     ):
         try:
             return ingest.run(display, signals)
-        except (StoppedError, KeyboardInterrupt) as stopped:
-            display.say("stopped before the job had begun; nothing is lost")
-            is_ours = isinstance(stopped, StoppedError)
-            return _status_of(stopped.signal_number if is_ours else signal.SIGINT)
+        except StoppedError as stopped:
+            status = _status_of(stopped.signal_number)
+        except KeyboardInterrupt:  # as Spark's own handler raises it
+            status = Exit.INTERRUPTED
+        display.say("stopped before the job had begun; nothing is lost")
+        return status
 
 
 def _status_of(signal_number: int) -> Exit:

@@ -27,13 +27,15 @@ class StopSignals:
     """The signals that ask a command to stop, while its block lasts. Main thread only.
 
     The first signal raises `StoppedError`; while `deferred`, at its end, and after `keep` never:
-    then who is concerned looks at `received`. The second ends the process at once, after `at_once`,
-    with the children of its session. Spark puts a handler of its own in the place of these; `take`
-    puts them back.
+    then who is concerned looks at `received`, and `noted` is called. The second ends the process at
+    once, after `at_once`, with the children of its session. Spark puts a handler of its own in the
+    place of these; `take` puts them back.
     """
 
-    def __init__(self, at_once: Callable[[], None]) -> None:
-        self._at_once = at_once
+    def __init__(
+        self, at_once: Callable[[], None], *, noted: Callable[[], None] = lambda: None
+    ) -> None:
+        self._at_once, self._noted = at_once, noted
         self._is_deferred = False
         self._former = {one: signal.getsignal(one) for one in _SIGNALS}
         self.received: int | None = None
@@ -74,6 +76,7 @@ class StopSignals:
         self.received = number
         if not self._is_deferred:
             raise StoppedError(number)
+        self._noted()
 
 
 def _kill_children() -> None:

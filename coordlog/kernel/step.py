@@ -118,7 +118,7 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             assert_never(given)
 
 
-def due(config: KernelConfig, state: JobState) -> Input | None:
+def due(state: JobState) -> Input | None:
     """What is to be done before anything else that arrives; None where nothing is.
 
     The caller runs it as a turn of its own and asks again. Every answer changes the state, so that this ends.
@@ -138,9 +138,8 @@ def due(config: KernelConfig, state: JobState) -> Input | None:
     if checkpoints.last_is_final(state):
         is_done = state.owed_complete is None and not state.intents and not state.pending
         return FinishJob() if is_done else None
-    if state.aborts_in_a_row == 0 and checkpoints.can_trigger(
-        state, is_overlap_allowed=config.is_overlap_allowed
-    ):
+    # Never beside another: one that no coordinator cuts would be followed by the next without end.
+    if state.aborts_in_a_row == 0 and checkpoints.can_trigger(state, is_overlap_allowed=False):
         return CheckpointDue()
     return None
 

@@ -169,9 +169,7 @@ class FakeAttempt:
 
     def fail(self, reason: str = "scripted", *, split_id: str | None = None) -> None:
         """Say that a call of the chain raised."""
-        self._say(
-            Fail(operator_id="source", callback="poll", reason=reason, split_id=split_id)
-        )
+        self._say(Fail(operator_id="source", callback="poll", reason=reason, split_id=split_id))
 
     def lose(self, reason: str = "connection lost") -> None:
         """The connection breaks."""

@@ -70,6 +70,9 @@ class InMemorySurroundings:
         self._driver_id, self._mailbox = driver_id, mailbox
         return "memory"
 
+    def took_over(self) -> None:
+        """See `Surroundings`."""
+
     def connections(self) -> Connections:
         """See `Surroundings`."""
         return self

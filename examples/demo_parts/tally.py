@@ -130,7 +130,7 @@ def _hash(text: str) -> int:
 def _canonical(column: pa.Array) -> pa.Array:
     """The column as the text that the CSV file had: whole numbers, times in UTC."""
     if pa.types.is_timestamp(column.type):
-        return pc.strftime(column.cast(pa.timestamp("s", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+        return pc.strftime(column.cast(pa.timestamp("s", "UTC")), "%Y-%m-%dT%H:%M:%SZ")  # pyright: ignore[reportAttributeAccessIssue]
     if pa.types.is_floating(column.type):
         column = column.cast(pa.int64())
     return column.cast(pa.string())

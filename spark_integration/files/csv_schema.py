@@ -32,6 +32,7 @@ def settle_csv_schema(
     sampled = _evenly([one for one in listed if one.size_bytes != 0])
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // len(sampled))
     settled: pa.Schema | None = given
+    first = ""
     for one in sampled:
         found = _schema_of(files, one, options, given, block_bytes)
         if settled is None:

@@ -171,10 +171,11 @@ def _local_below(path: str, above: frozenset[str]) -> Iterator[ListedFile]:
 
 
 def _unreadable(path: str, error: OSError) -> SourceError:
-    next_step = {
+    steps: dict[type[OSError], str] = {
         FileNotFoundError: "put it back, or give a path that exists",
         IsADirectoryError: "give its files, or the folder above it",
         PermissionError: "allow the user that runs the job and its tasks to read it",
-    }.get(type(error), "see that the file system works and the file is whole")
+    }
+    next_step = steps.get(type(error), "see that the file system works and the file is whole")
     number = f"[errno {error.errno}] " if error.errno is not None else ""
     return SourceError(path, f"it cannot be read: {number}{error.strerror or error}", next_step)

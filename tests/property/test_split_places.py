@@ -6,7 +6,6 @@ whole history again, with plain lists and copies.
 """
 
 # What the fakes' methods do is their contract's to say.
-# ruff: noqa: D102
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from coordlog.driver import JobStatus
@@ -129,7 +130,7 @@ def test_more_subtasks_than_slots_are_refused_by_both_numbers_and_nothing_is_app
 ) -> None:
     log = MemoryLog("job")
 
-    with pytest.raises(EnvironmentSetupError, match="99 subtasks.*has 8, of which"):
+    with pytest.raises(EnvironmentSetupError, match=r"99 subtasks.*has 8, of which"):
         job_on(folder, log, parallelism=99).run(session)
 
     assert log.high_watermark() == 0
@@ -200,15 +201,13 @@ def test_an_independent_reader_finds_each_record_of_an_attempt_under_that_attemp
     text = (resources.files("coordlog.schemas") / "avro" / "record-v1.avsc").read_text()
     schema = fastavro.parse_schema(json.loads(text))
 
-    consumer = KafkaConsumer(
-        bootstrap_servers=own_broker.bootstrap_servers, auto_offset_reset="none"
-    )
+    consumer = KafkaConsumer(bootstrap_servers=own_broker.bootstrap_servers)
     partition = TopicPartition(f"{job_id}.log", 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
     end = consumer.end_offsets([partition])[partition]
     attempts, of_the_driver = 0, 0
-    while consumer.position(partition) < end:
+    while (consumer.position(partition) or 0) < end:
         for stored in consumer.poll(timeout_ms=1000).get(partition, ()):
             value = fastavro.schemaless_reader(BytesIO(stored.value), schema, None)
             assert isinstance(value, dict)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from coordlog.kernel.building import KernelConfig
+from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
+from coordlog.projections.state import Phase
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
     Noting,
     NotingProvider,
@@ -16,13 +23,6 @@ from kernel_fakes import (
     kinds,
     send_down,
 )
-
-from coordlog.kernel.building import KernelConfig
-from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
 
 
 def overlapping(config: KernelConfig) -> KernelConfig:

@@ -3,7 +3,6 @@
 # No `from __future__ import annotations` here: payloads are declared below.
 
 # What the fakes' methods do is their contract's to say.
-# ruff: noqa: D102
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Listings, and what an enumerator of one's own may do (clause L1)."""
 
 # What the fakes' methods do is their contract's to say.
-# ruff: noqa: D102
 
 from __future__ import annotations
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import pytest
+
+from coordlog.coordinator import EventFuture
+from coordlog.errors import AttemptNotRunningError, TooLargeError, UnresolvedError
+from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.messages import Fenced, SendEvent
+from coordlog.projections.state import Phase
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import (
     Down,
     Noted,
@@ -18,15 +27,6 @@ from kernel_fakes import (
     kinds,
     send_down,
 )
-
-from coordlog.coordinator import EventFuture
-from coordlog.errors import AttemptNotRunningError, TooLargeError, UnresolvedError
-from coordlog.limits import PAYLOAD_BYTES_MAX
-from coordlog.messages import Fenced, SendEvent
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 
 
 def started(
@@ -97,7 +97,9 @@ def test_a_handler_added_to_a_resolved_future_is_called_at_once() -> None:
     heard: list[bool] = []
 
     inside(
-        attempt, provider, lambda _: futures[0].add_done_callback(lambda one: heard.append(one.done()))
+        attempt,
+        provider,
+        lambda _: futures[0].add_done_callback(lambda one: heard.append(one.done())),
     )
 
     assert heard == [True]
@@ -129,9 +131,7 @@ def test_an_exception_in_a_futures_handler_fails_the_job() -> None:
 @pytest.mark.clause("C4")
 def test_an_ack_that_does_not_come_fails_exactly_that_attempt_once() -> None:
     provider = NotingProvider()
-    job, (first, second) = started(
-        provider, parallelism=2, options=RuntimeOptions(ack_timeout_s=5)
-    )
+    job, (first, second) = started(provider, parallelism=2, options=RuntimeOptions(ack_timeout_s=5))
     inside(first, provider, send_down(provider, 0, 1, 2))
     inside(second, provider, send_down(provider, 1, 3))
     second.ack("source", event_ids(second)[0])
@@ -142,9 +142,7 @@ def test_an_ack_that_does_not_come_fails_exactly_that_attempt_once() -> None:
 
     (failed,) = job.history(Kind.ATTEMPT_FAILED)
     assert (failed.subtask, failed.attempt_number) == (0, 0)
-    assert failed.reason == (
-        "no ack of event 0 (test.down@1) to operator 'source' within 5 s"
-    )
+    assert failed.reason == ("no ack of event 0 (test.down@1) to operator 'source' within 5 s")
     assert len(first.got(Fenced)) == 1
     assert second.got(Fenced) == []
     assert job.runtime.state.phase is Phase.RUNNING
@@ -168,9 +166,7 @@ def test_the_time_for_an_ack_runs_from_delivery() -> None:
 @pytest.mark.clause("C4")
 def test_the_time_for_an_ack_stands_still_while_the_log_does_not_acknowledge() -> None:
     provider = NotingProvider()
-    job, (attempt,) = started(
-        provider, options=RuntimeOptions(ack_timeout_s=5, append_stall_s=1)
-    )
+    job, (attempt,) = started(provider, options=RuntimeOptions(ack_timeout_s=5, append_stall_s=1))
     inside(attempt, provider, send_down(provider, 0, 1))
     attempt.send("source", Up(n=0))
     job.is_held = True
@@ -202,7 +198,10 @@ def test_late_doubled_and_foreign_acks_change_nothing_and_are_recorded() -> None
 
     assert len(job.history(Kind.EVENT_ACKED)) == 1
     assert job.runtime.state.gateways == before
-    assert len([one for one in job.history(Kind.FACT) if one.payload_type == "coordlog.refused@1"]) == 3
+    assert (
+        len([one for one in job.history(Kind.FACT) if one.payload_type == "coordlog.refused@1"])
+        == 3
+    )
 
 
 @pytest.mark.clause("C6")
@@ -270,7 +269,7 @@ def test_a_failed_event_completes_no_checkpoint_in_between() -> None:
 def test_a_loss_tolerant_event_holds_back_no_checkpoint_and_fails_no_attempt() -> None:
     provider = NotingProvider()
     job, (attempt,) = started(provider, options=RuntimeOptions(ack_timeout_s=5))
-    inside(attempt, provider, lambda c: c.gateways[0].send_event(Tick(n=1)) and None)
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Tick(n=1)))
     job.trigger()
     assert delivered(job, attempt) == [1, "|1"]
 
@@ -472,7 +471,7 @@ def test_a_failover_tells_what_was_sent_since_the_checkpoint_both_ways() -> None
 def test_lost_events_are_asked_for_inside_subtask_reset_only() -> None:
     provider = NotingProvider()
     job, (attempt,) = started(provider)
-    inside(attempt, provider, lambda c: c.context.lost_events(0) and None)
+    inside(attempt, provider, lambda c: c.context.lost_events(0))
 
     assert "only" in str(job.history(Kind.GLOBAL_FAILURE)[0].reason)
 

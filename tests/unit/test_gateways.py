@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
+from coordlog.coordinator import EventFuture
+from coordlog.errors import AttemptNotRunningError, ClosedError, GatewayFullError, PayloadTypeError
+from coordlog.kernel.building import KernelConfig
+from coordlog.messages import AlreadyFinished, Fenced, Refused, Register
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
     Down,
     Noting,
@@ -18,13 +25,6 @@ from kernel_fakes import (
     kinds,
     send_down,
 )
-
-from coordlog.coordinator import EventFuture
-from coordlog.errors import AttemptNotRunningError, ClosedError, GatewayFullError, PayloadTypeError
-from coordlog.kernel.building import KernelConfig
-from coordlog.messages import AlreadyFinished, Fenced, Refused, Register
-from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
 
 
 @pytest.mark.clause("B1")
@@ -54,7 +54,7 @@ def test_an_event_to_a_dead_attempt_is_in_the_log_as_failed() -> None:
     old = provider.newest.gateways[0]
     second = job.register(0)
 
-    inside(second, provider, lambda _: old.send_event(Down(n=1)) and None)
+    inside(second, provider, lambda _: old.send_event(Down(n=1)))
 
     (failed,) = job.history(Kind.EVENT_FAILED)
     assert (failed.subtask, failed.attempt_number, failed.event_id) == (0, 0, 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
 
 from coordlog.messages import Fenced, Refused
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
 
 
 def raising(*_said: object) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from kernel_fakes import NotingProvider, chain_of, delivered, inside, kinds, send_down
 
 from coordlog.messages import Fenced
 from coordlog.projections.checkpoint_records import held_committables
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import NotingProvider, chain_of, delivered, inside, kinds, send_down
 
 
 @pytest.mark.clause("E1")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kernel_fakes import NotingProvider, chain_of
 
 from coordlog.kernel.building import KernelConfig
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import NotingProvider, chain_of
 
 
 def three_in_a_minute(config: KernelConfig) -> KernelConfig:
@@ -28,7 +28,7 @@ def test_local_and_global_failovers_count_together() -> None:
     assert job.runtime.state.phase is Phase.RUNNING
     job.register(0).fail("four")
 
-    assert job.runtime.state.phase is Phase.FAILED
+    assert job.runtime.state.phase is Phase.FAILED  # type: ignore[comparison-overlap]  # it has moved on
     assert job.runtime.outcome is not None
     assert not job.runtime.outcome.is_finished
     (failed,) = job.history(Kind.JOB_FAILED)
@@ -56,13 +56,11 @@ def test_the_count_survives_the_driver() -> None:
     for _ in range(3):
         job.register(0).lose()
     job.crash()
-    job = HandDrivenJob(
-        job.chain, log=job.log, configure=three_in_a_minute, clock=job.clock
-    )
+    job = HandDrivenJob(job.chain, log=job.log, configure=three_in_a_minute, clock=job.clock)
     assert job.runtime.state.phase is Phase.RUNNING, "a driver's end is no failure"
     job.register(0).lose()
 
-    assert job.runtime.state.phase is Phase.FAILED
+    assert job.runtime.state.phase is Phase.FAILED  # type: ignore[comparison-overlap]  # it has moved on
 
 
 @pytest.mark.clause("E2")

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     FakeSink,
@@ -15,11 +20,6 @@ from kernel_fakes import (
     kinds,
     send_down,
 )
-
-from coordlog.errors import OptionError, RecordError, RestoreError
-from coordlog.projections.state import Phase
-from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
 
 
 def crashed_with_channel_state(provider: NotingProvider) -> HandDrivenJob:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
+from coordlog.log.memory import Unknown
+from coordlog.messages import Accepted
+from coordlog.restore import projection_of, rebuild
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
     Down,
     Noted,
@@ -16,12 +22,6 @@ from kernel_fakes import (
     prefix_of,
     send_down,
 )
-
-from coordlog.log.memory import Unknown
-from coordlog.messages import Accepted
-from coordlog.restore import projection_of, rebuild
-from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
 
 
 @pytest.mark.clause("K1")
@@ -149,5 +149,5 @@ def test_a_type_stands_before_its_first_use_in_the_same_turn_and_once() -> None:
     attempt.send("source", Up(n=1))
     attempt.send("source", Up(n=2))
 
-    registered = [one for one in job.history(Kind.TYPE_REGISTERED)]
+    registered = job.history(Kind.TYPE_REGISTERED)
     assert [(one.payload_type, one.turn_remaining) for one in registered] == [("test.up@1", 1)]

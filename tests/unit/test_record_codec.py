@@ -1,0 +1,146 @@
+"""Records to bytes and back (clauses E9, K3)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordlog.errors import RecordError
+from coordlog.schemas.codec import (
+    ENVELOPE_FINGERPRINT,
+    Avro,
+    avro_fingerprint,
+    decode_record,
+    encode_record,
+    header_of,
+)
+from coordlog.schemas.header import decode_header, encode_header
+from coordlog.schemas.record import Kind, Record, record_key
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+FULL = Record(
+    epoch=3,
+    driver_id="d",
+    sequence=41,
+    turn_remaining=2,
+    kind=Kind.EVENT_TO_COORDINATOR,
+    timestamp_us=1_700_000_000_000_001,
+    job_id="ingest",
+    operator_id="source",
+    subtask=3,
+    attempt_number=0,
+    checkpoint_id=-1,
+    event_id=7,
+    last_barrier=-1,
+    cause=12,
+    payload_type="t@1",
+    payload=b"\x00\xff",
+    reason="ünïcode",
+    attributes={"a": "1", "b": ""},
+)
+EMPTY = Record(
+    epoch=0, driver_id="", sequence=None, kind=Kind.EPOCH_STARTED, timestamp_us=0, job_id="ingest"
+)
+
+
+@pytest.mark.parametrize("record", [FULL, EMPTY], ids=["every field", "no field"])
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    again = decode_record(5, encode_record(record), encode_header(header_of(record)))
+
+    assert replace(again, attributes=dict(again.attributes)) == replace(
+        record, attributes=dict(record.attributes)
+    )
+
+
+@pytest.mark.clause("E9")
+def test_the_records_of_each_released_format_are_read() -> None:
+    """A file that no longer passes is never changed: the code must go on reading it."""
+    golden = json.loads((GOLDEN / "records-v1.json").read_text(encoding="utf-8"))
+    value, header = bytes.fromhex(golden["value"]), bytes.fromhex(golden["header"])
+
+    again = decode_record(0, value, header)
+    assert replace(again, attributes=dict(again.attributes)) == FULL
+    assert encode_record(FULL) == value
+
+
+def test_every_kind_is_in_the_schema() -> None:
+    for kind in Kind:
+        record = replace(FULL, kind=kind)
+        assert (
+            decode_record(0, encode_record(record), encode_header(header_of(record))).kind is kind
+        )
+
+
+def test_a_record_needs_few_bytes() -> None:
+    # `ingest` and its length are 7, each of the 17 other fields is 1.
+    assert len(encode_record(EMPTY)) == 24
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "it has no value"),
+        (b"", "its value is damaged"),
+        (encode_record(FULL)[:-1], "its value is damaged"),
+        (encode_record(FULL) + b"\x00", "its value is damaged: 1 bytes are left over"),
+        (encode_record(replace(FULL, sequence=40)), "its value and its header differ"),
+        (encode_record(replace(FULL, epoch=2)), "its value and its header differ"),
+        (encode_record(replace(FULL, turn_remaining=0)), "its value and its header differ"),
+    ],
+    ids=["none", "empty", "cut off", "too long", "sequence", "epoch", "turn"],
+)
+def test_a_damaged_record_is_refused_by_its_offset(value: bytes | None, said: str) -> None:
+    with pytest.raises(RecordError, match=said) as raised:
+        decode_record(17, value, encode_header(header_of(FULL)))
+
+    assert raised.value.offset == 17
+
+
+@pytest.mark.clause("E9")
+def test_an_envelope_of_another_version_is_refused_with_both_fingerprints() -> None:
+    header = replace(header_of(FULL), fingerprint=0xABC)
+
+    with pytest.raises(RecordError) as raised:
+        decode_record(17, encode_record(FULL), encode_header(header))
+
+    assert f"has schema {0xABC:016x}" in raised.value.problem
+    assert f"reads {ENVELOPE_FINGERPRINT:016x}" in raised.value.problem
+
+
+def test_a_header_says_what_its_record_says() -> None:
+    header = decode_header(encode_header(header_of(FULL, snapshot_offset=9)))
+
+    assert header is not None
+    assert (header.epoch, header.sequence, header.turn_remaining) == (3, 41, 2)
+    assert (header.is_epoch_started, header.snapshot_offset) == (False, 9)
+    assert header_of(EMPTY).sequence == -1
+    assert header_of(EMPTY).is_epoch_started
+
+
+def test_encoding_is_strict() -> None:
+    avro = Avro('{"type":"record","name":"r","fields":[{"name":"n","type":"long"}]}')
+    assert avro.decode(avro.encode({"n": 1})) == {"n": 1}
+    for value in ({}, {"n": 1, "m": 2}, {"n": "text"}):
+        with pytest.raises((ValueError, TypeError)):
+            avro.encode(value)  # type: ignore[arg-type]
+
+
+def test_a_fingerprint_depends_on_what_is_encoded_and_not_on_prose() -> None:
+    one = '{"type":"record","name":"r","fields":[{"name":"n","type":"long"}]}'
+    prose = '{"name":"r","type":"record","doc":"d","fields":[{"type":"long","name":"n","doc":"x"}]}'
+    other = '{"type":"record","name":"r","fields":[{"name":"n","type":"int"}]}'
+
+    assert avro_fingerprint(one) == avro_fingerprint(prose) != avro_fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("record", "key"),
+    [(FULL, "ingest/3/0"), (replace(FULL, attempt_number=None), "ingest/epoch/3")],
+)
+def test_the_key_is_the_attempt_or_the_drivers_epoch(record: Record, key: str) -> None:
+    assert record_key(record) == key
