@@ -40,7 +40,7 @@ class SplitPlace(enum.Enum):
     IN_CHECKPOINT = "in checkpoint"
     """A checkpoint that has completed, or the end of a batch job, holds all its rows."""
     COMMITTED = "committed"
-    """Every commit of that checkpoint has its outcome."""
+    """What that checkpoint and those before it allow to commit is committed, or is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,11 @@ class SplitFold:
         self._ackers: dict[tuple[int, int], int] = {}
         """Who acked: attempt number by checkpoint and subtask."""
         self._open_intents: dict[int, int] = {}
-        self._settled: set[int] = set()
+        """The checkpoint of each intent that has no outcome, by sequence."""
+        self._promised: set[int] = set()
+        """The checkpoints whose completion allows to commit something."""
+        self._unsettled: set[int] = set()
+        """Those that have completed, until what they allow is committed."""
 
     def rows(self) -> tuple[SplitRow, ...]:
         """All splits so far, by operator and split id."""
@@ -194,8 +198,22 @@ class SplitFold:
                 self._reset(record, [record.subtask], attempts)
             case Kind.RESET_TO_CHECKPOINT:
                 self._reset(record, sorted(self._of_subtask), attempts)
+            case Kind.JOB_FINISHED:
+                self._unsettled.clear()
             case _:
                 self._of_checkpoint(record)
+        if fields is not None and fields.get("committables"):
+            self._promise(record)
+
+    def _promise(self, record: Record) -> None:
+        barrier = record.last_barrier
+        match record.kind:
+            case Kind.CHECKPOINT_ACKED if record.checkpoint_id is not None:
+                self._promised.add(record.checkpoint_id)
+            case Kind.SUBTASK_COMPLETED | Kind.SPLIT_FINISHED:
+                self._promised.add(1 + (NO_CHECKPOINT if barrier is None else barrier))
+            case _:
+                pass
 
     def _of_checkpoint(self, record: Record) -> None:
         number, sequence = record.checkpoint_id, record.sequence
@@ -213,9 +231,11 @@ class SplitFold:
                 self._completed(number)
             case Kind.COMMIT_INTENT:
                 self._open_intents[sequence] = number
+                self._unsettled.add(number)
             case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
                 self._open_intents.pop(-1 if record.cause is None else record.cause, None)
-                self._settled.add(number)
+                still = min(self._open_intents.values(), default=number + 1)
+                self._unsettled -= {one for one in self._unsettled if one <= number and one < still}
             case _:
                 pass
 
@@ -314,6 +334,10 @@ class SplitFold:
         )
 
     def _completed(self, number: int) -> None:
+        allowed = {one for one in self._promised if one <= number or number == BATCH_COMPLETE}
+        self._promised -= allowed
+        if allowed:
+            self._unsettled.add(number)
         for key in list(self._uncommitted):
             left = False
             for hold in self._splits[key].holds.values():
@@ -335,9 +359,8 @@ class SplitFold:
         elif done.checkpoint_id is None:
             place = SplitPlace.FINISHED
         else:
-            is_open = done.checkpoint_id in self._open_intents.values()
-            is_settled = done.checkpoint_id in self._settled and not is_open
-            place = SplitPlace.COMMITTED if is_settled else SplitPlace.IN_CHECKPOINT
+            is_open = any(one <= done.checkpoint_id for one in self._unsettled)
+            place = SplitPlace.IN_CHECKPOINT if is_open else SplitPlace.COMMITTED
         return SplitRow(
             operator_id=key[0],
             split_id=key[1],

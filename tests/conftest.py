@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
-from collections.abc import Generator
+import threading
+import time
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -40,6 +43,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="the seed of every random run (default: another one each time, printed on failure)",
     )
+
+
+_ENDS_WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_client_is_left() -> Iterator[None]:
+    """A Kafka client that outlives its module goes on connecting and logging into all others."""
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    end = time.monotonic() + _ENDS_WITHIN_S
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("kafka-io-"):
+            thread.join(max(0.0, end - time.monotonic()))
+            assert not thread.is_alive(), f"{thread.name} was left behind"
 
 
 @pytest.fixture

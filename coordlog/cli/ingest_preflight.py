@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from coordlog.errors import DriverAliveError, RestoreError
+from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog, Security, list_jobs
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
@@ -22,9 +22,20 @@ from coordlog.spark_integration.token import find_token
 
 from .ingest_options import IngestParts
 
-__all__ = ["Found", "look"]
+__all__ = ["Found", "UnreadableHistoryError", "look"]
 
 _MAGIC: Final = frozenset("*?[")
+
+
+class UnreadableHistoryError(RestoreError):
+    """A record that counts cannot be read by this version; nothing was appended."""
+
+    def __init__(self, job_id: str, problem: str) -> None:
+        CoordlogError.__init__(self, job_id, problem)
+        self.job_id, self.problem = job_id, problem
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} cannot be restored: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +71,8 @@ def look(
     Raises:
         LogUnavailableError: The broker does not answer.
         TopicError: The topic would lose history.
-        RecordError: A record that counts cannot be read by this version.
-        RestoreError: The history is not one of this job, or a live driver holds it.
+        RestoreError: The history is not one of this job, or of another version; or a live driver
+            holds it.
         SourceError: There is nothing to read.
         SinkError: The destination is not this job's.
     """
@@ -90,6 +101,9 @@ def look(
             _check_destination(job_id, tapped.fold, parts.sink)
         parts.sink.prepare(job_id)
         log.create()
+    except RecordError as error:
+        log.close()
+        raise UnreadableHistoryError(job_id, str(error)) from error
     except BaseException:
         log.close()
         raise

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -191,13 +192,30 @@ def nothing(_result: object) -> None:
     """The `too_late` of results that hold nothing."""
 
 
+class _Held:
+    """The admin client of one asker, so that it can be freed when the asker is gone."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.admin: Any = None
+
+    def free(self) -> None:
+        with self.lock:
+            admin, self.admin = self.admin, None
+        if admin is not None:
+            in_background(admin.close)
+
+
 class Questions:
-    """Asks the broker, through an admin client that is thrown away when it fails."""
+    """Asks the broker, through an admin client that is thrown away when it fails.
+
+    A client has a thread and connects again for ever; one that nobody closed goes with the object.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
-        self._admin: Any = None
+        self._held = _Held()
+        weakref.finalize(self, self._held.free)
 
     def ask(self, doing: str, question: Callable[[Any], T]) -> T:
         """Ask `question` of an admin client, again after errors that may pass, within the bound.
@@ -211,10 +229,10 @@ class Questions:
         while True:
             left_s = end - time.monotonic()
             try:
-                with self._lock:
-                    if self._admin is None:
-                        self._admin = self._make(left_s)
-                    admin = self._admin
+                with self._held.lock:
+                    if self._held.admin is None:
+                        self._held.admin = self._make(left_s)
+                    admin = self._held.admin
                 return within(left_s, partial(question, admin), too_late=nothing)
             except (errors.KafkaError, OSError, RuntimeError) as error:
                 # RuntimeError: the client's loop was closed under a question of another thread.
@@ -238,10 +256,7 @@ class Questions:
 
     def close(self) -> None:
         """Free the client, without waiting for it; the next question makes another."""
-        with self._lock:
-            admin, self._admin = self._admin, None
-        if admin is not None:
-            in_background(admin.close)
+        self._held.free()
 
 
 def in_background(close: Callable[[], object]) -> None:

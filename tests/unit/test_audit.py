@@ -11,8 +11,9 @@ from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
 from coordlog.projections.checkpoint_audit import CheckpointStatus
 from coordlog.projections.payload_json import on_one_line, to_json
 from coordlog.projections.split_audit import SplitPlace, SplitRow
+from coordlog.schemas.builtin import AttemptSnapshot, Committable
 from coordlog.schemas.record import Kind
-from hand_history import BEGAN_US, HandHistory, batch_history, streaming_history
+from hand_history import BEGAN_US, HandHistory, batch_history, discovery, streaming_history
 
 
 def records_of(history: HandHistory) -> list[AuditRecord]:
@@ -163,8 +164,8 @@ def places(rows: tuple[SplitRow, ...]) -> list[tuple[str, SplitPlace, object, ob
 def test_each_split_is_in_one_place_and_says_which_checkpoint_holds_it() -> None:
     assert places(audit_of(streaming_history()).splits) == [
         ("s0", SplitPlace.COMMITTED, (0, 0), 100, 1),
-        ("s1", SplitPlace.IN_CHECKPOINT, (0, 1), 70, 3),
-        ("s2", SplitPlace.IN_CHECKPOINT, (1, 2), 50, 3),
+        ("s1", SplitPlace.COMMITTED, (0, 1), 70, 3),
+        ("s2", SplitPlace.COMMITTED, (1, 2), 50, 3),
         ("s3", SplitPlace.COMMITTED, (1, 3), 20, 4),
         ("s4", SplitPlace.COMMITTED, (0, 2), 10, 4),
         ("s5", SplitPlace.WAITING, None, None, None),
@@ -183,6 +184,33 @@ def test_an_unfinished_commit_leaves_its_splits_in_the_checkpoint() -> None:
     del history.records[-2:]  # the outcome, and the end
 
     assert {one.place for one in audit_of(history).splits} == {SplitPlace.IN_CHECKPOINT}
+
+
+@pytest.mark.parametrize(
+    ("committables", "place"),
+    [
+        ([], SplitPlace.COMMITTED),
+        ([Committable(operator_id="sink", content=b"f")], SplitPlace.IN_CHECKPOINT),
+    ],
+    ids=["nothing-to-commit", "something-to-commit"],
+)
+def test_a_checkpoint_that_allows_no_commit_has_committed_what_it_holds(
+    committables: list[Committable], place: SplitPlace
+) -> None:
+    one = HandHistory()
+    one.epoch()
+    one.turn(discovery(one, "a"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.turn(one.assigned((0, 0), 0, "a"))
+    one.turn(one.finished((0, 0), "a", 5, -1))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_TRIGGERED, 1))
+    snapshot = AttemptSnapshot(states=[], committables=committables)
+    one.turn(one.record(Kind.CHECKPOINT_ACKED, (0, 0), checkpoint_id=1, value=snapshot))
+    one.turn(one.of_checkpoint(Kind.CHECKPOINT_COMPLETED, 1))
+
+    assert [row.place for row in audit_of(one).splits] == [place]
+    one.commit(1)
+    assert [row.place for row in audit_of(one).splits] == [SplitPlace.COMMITTED]
 
 
 def test_assignments_are_told_in_log_order() -> None:

@@ -354,3 +354,30 @@ def test_as_many_checkpoints_are_retained_as_the_configuration_says(retained: in
         attempt.ack_checkpoint(n)
 
     assert sorted(job.runtime.state.completed) == [1, 2, 3][-retained:]
+
+
+@pytest.mark.clause("D3")
+@pytest.mark.clause("F10")
+def test_what_crosses_two_cuts_is_channel_state_of_both() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), configure=overlapping)
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    attempt.send("source", Up(n=5))
+    attempt.ack_checkpoint(1)
+    assert [one.event_id for one in job.runtime.state.completed[1].in_flight] == [0]
+    attempt.ack_checkpoint(2)
+    assert [one.event_id for one in job.runtime.state.completed[2].in_flight] == [0]
+    attempt.lose()
+
+    assert provider.lost == [([], [])], "it was sent ahead of the barrier"
+
+
+@pytest.mark.clause("I3")
+def test_a_last_checkpoint_is_not_followed_by_others_while_no_coordinator_cuts_it() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(chain_of(provider), configure=overlapping)
+    job.register(0).complete()
+
+    assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 1

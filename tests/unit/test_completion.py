@@ -81,6 +81,7 @@ def test_a_commit_that_raises_before_its_intent_finishes_nothing_and_runs_again(
     del provider.on["complete"]
     job.stage_ends()
     job.advance(1)
+    assert len(job.runtime.state.granted) == 0, "given up"
     job.register(0).complete(committables=[("source", b"a")])
 
     assert sink.settled == [("a",)]

@@ -56,7 +56,7 @@ def test_a_payload_is_frozen_and_keyword_only() -> None:
     with pytest.raises(AttributeError):
         VALUE.share = 1.0  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Inner("a")  # type: ignore[misc]
+        Inner("a")  # type: ignore[call-arg]
 
 
 def test_name_and_version_are_what_records_say() -> None:

@@ -127,7 +127,7 @@ def test_encoding_is_strict() -> None:
     assert avro.decode(avro.encode({"n": 1})) == {"n": 1}
     for value in ({}, {"n": 1, "m": 2}, {"n": "text"}):
         with pytest.raises((ValueError, TypeError)):
-            avro.encode(value)  # type: ignore[arg-type]
+            avro.encode(value)
 
 
 def test_a_fingerprint_depends_on_what_is_encoded_and_not_on_prose() -> None:
