@@ -32,7 +32,8 @@ setup-spark43:
 	@scripts/setup.sh --venv .venv-spark43 --pyspark 4.3.0
 
 test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an environment of its own
-	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker" $(ARGS)
+	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker" \
+		-n 2 --dist worksteal $(ARGS)
 
 test-all: setup ## every test there is; a skip is a failure (needs a Docker engine)
 	@$(PYTEST) --no-skips $(ARGS)
