@@ -35,6 +35,8 @@ RestoreMode = str
 """`start`, `resume`, `rollback`, `settle` or `finished`."""
 
 _PROGRESS_EVERY = 50_000
+_LOOK_EVERY = 100
+"""At the clock, in records."""
 
 
 def projection_of(chain: Chain) -> JobProjection:
@@ -193,8 +195,9 @@ def rebuild(
     reached = time.monotonic()
     for stored in log.read(start, end):
         made.feed(stored)
-        is_told = stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0
-        if on_progress is not None and is_told:
+        if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
+            continue
+        if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0:
             reached = time.monotonic()
             on_progress(stored.offset + 1, end)
     made.end_offset = end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coordlog.schemas.header import Header, decode_header
 
@@ -32,8 +32,7 @@ class UnstoredRecord:
         return len(self.key) + len(self.value) + len(self.header)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
+class StoredRecord(NamedTuple):
     """A record as a log gives it back."""
 
     offset: int

@@ -45,10 +45,10 @@ def required(value: int | None) -> int:
     return value
 
 
-def with_attempt(state: JobState, attempt: AttemptState) -> JobState:
-    """The state with a changed live attempt."""
+def with_attempt(state: JobState, attempt: AttemptState, **changes: object) -> JobState:
+    """The state with a changed live attempt, and `changes` of its own."""
     subtask = evolve(state.subtasks[attempt.subtask], attempt=attempt)
-    return evolve(state, subtasks=state.subtasks.set(attempt.subtask, subtask))
+    return evolve(state, subtasks=state.subtasks.set(attempt.subtask, subtask), **changes)
 
 
 def attempt_started(state: JobState, record: Record) -> JobState:
@@ -100,14 +100,14 @@ def event_to_subtask(state: JobState, record: Record) -> JobState:
     if gateway.closed_by:
         held = (*held, HeldEvent(event=event, held_by=gateway.closed_by))
     gateway = evolve(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
-    state = evolve(
+    attempt = state.attempt(subtask, event.attempt_number)
+    assert attempt is not None, "an event is sent to a live attempt"
+    return with_attempt(
         state,
+        evolve(attempt, sent=attempt.sent.set(event.sequence, event)),
         gateways=state.gateways.set((operator_id, subtask), gateway),
         next_event_id=event.event_id + 1,
     )
-    attempt = state.attempt(subtask, event.attempt_number)
-    assert attempt is not None, "an event is sent to a live attempt"
-    return with_attempt(state, evolve(attempt, sent=attempt.sent.set(event.sequence, event)))
 
 
 def gateway_of(

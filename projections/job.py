@@ -95,12 +95,12 @@ class JobProjection:
         phase = JOB[state.phase].get(record.kind)
         value = self._value(record)
         changed = self._by_kind(state, record, value)
-        changed = evolve(
-            changed,
-            phase=changed.phase if phase is None else phase,
-            next_sequence=sequence + 1,
-            timestamp_us=record.timestamp_us,
-        )
+        if changed is state:
+            changed = evolve(state)
+        place = changed.__dict__  # of a copy that nobody else has yet
+        place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
+        if phase is not None:
+            place["phase"] = phase
         return self._project(state, changed, record, value)
 
     def _value(self, record: Record) -> Payload | None:

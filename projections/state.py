@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from immutables import Map
 
@@ -65,9 +65,8 @@ class Phase(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpEvent:
-    """An event that an attempt has sent to a coordinator."""
+class UpEvent(NamedTuple):
+    """An event that an attempt has sent to a coordinator. A tuple: there is one for each event."""
 
     sequence: int
     operator_id: str
@@ -79,9 +78,8 @@ class UpEvent:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownEvent:
-    """An event that a coordinator has sent to an attempt."""
+class DownEvent(NamedTuple):
+    """An event that a coordinator has sent to an attempt. A tuple: there is one for each event."""
 
     sequence: int
     operator_id: str

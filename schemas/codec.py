@@ -167,5 +167,5 @@ def _record(value: dict[str, Plain]) -> Record:
     value["kind"] = cast("Plain", _KINDS[cast("str", value["kind"])])
     value["timestamp_us"] = value.pop("timestamp")
     made = object.__new__(Record)
-    made.__dict__.update(value)
+    object.__setattr__(made, "__dict__", value)  # nobody else has the mapping: not copied
     return made

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from .header import Header
 
@@ -49,12 +49,14 @@ class Verdict(enum.Enum):
     @property
     def is_void(self) -> bool:
         """Whether the record never counts."""
-        return self.value.startswith("void")
+        return self not in _MAY_COUNT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counting:
-    """Where a log stands: what the next record must look like to count."""
+_MAY_COUNT: Final = (Verdict.COMPLETES, Verdict.FITS, Verdict.EPOCH)
+
+
+class Counting(NamedTuple):
+    """Where a log stands: what the next record must look like to count. A tuple for the same reason as `Header`."""
 
     epoch: int
     """The epoch in force, -1 before the first."""
@@ -80,28 +82,15 @@ def count(state: Counting, header: Header | None) -> tuple[Counting, Verdict]:
         if header.epoch != state.epoch + 1:
             return state, Verdict.VOID_TAKE_OVER
         began = state.turn_began
-        return (
-            Counting(epoch=header.epoch, next_sequence=began, turn_began=began),
-            Verdict.EPOCH,
-        )
+        return Counting(header.epoch, began, began), Verdict.EPOCH
     if header.epoch != state.epoch or header.epoch < 0:
         return state, Verdict.VOID_EPOCH
     if header.sequence != state.next_sequence:
         return state, Verdict.VOID_SEQUENCE
     after = header.sequence + 1
     if header.turn_remaining == 0:
-        return (
-            Counting(epoch=state.epoch, next_sequence=after, turn_began=after),
-            Verdict.COMPLETES,
-        )
-    return (
-        Counting(
-            epoch=state.epoch,
-            next_sequence=after,
-            turn_began=state.turn_began,
-        ),
-        Verdict.FITS,
-    )
+        return Counting(state.epoch, after, after), Verdict.COMPLETES
+    return Counting(state.epoch, after, state.turn_began), Verdict.FITS
 
 
 class HasHeader(Protocol):

@@ -22,6 +22,8 @@ _NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 class Kind(enum.Enum):
     """What a record says is so. The order is the schema's: new kinds go to the end."""
 
+    __hash__ = object.__hash__  # there is one of each; `Enum` hashes the name, in Python
+
     EPOCH_STARTED = "EPOCH_STARTED"
     TYPE_REGISTERED = "TYPE_REGISTERED"
     COORDINATORS_STARTED = "COORDINATORS_STARTED"

@@ -141,10 +141,4 @@ def _stored(record: Any) -> StoredRecord:  # noqa: ANN401, the client has no typ
         if name == HEADER_NAME:
             header = value
             break
-    return StoredRecord(
-        offset=record.offset,
-        key=record.key,
-        value=record.value,
-        header_bytes=header,
-        timestamp_ms=record.timestamp,
-    )
+    return StoredRecord(record.offset, record.key, record.value, header, record.timestamp)

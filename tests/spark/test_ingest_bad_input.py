@@ -130,7 +130,7 @@ def test_a_record_that_this_version_cannot_read_is_named_by_its_offset(refused: 
     log = refused.log()
     log.create()
     record = epoch_started(refused.job_id)
-    header = encode_header(replace(header_of(record), fingerprint=0x0BAD))
+    header = encode_header(header_of(record)._replace(fingerprint=0x0BAD))
     append(log, replace(unstored(record), header=header))
 
     done = refused.run()

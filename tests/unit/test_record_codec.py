@@ -103,7 +103,7 @@ def test_a_damaged_record_is_refused_by_its_offset(value: bytes | None, said: st
 
 @pytest.mark.clause("E9")
 def test_an_envelope_of_another_version_is_refused_with_both_fingerprints() -> None:
-    header = replace(header_of(FULL), fingerprint=0xABC)
+    header = header_of(FULL)._replace(fingerprint=0xABC)
 
     with pytest.raises(RecordError) as raised:
         decode_record(17, encode_record(FULL), encode_header(header))
