@@ -167,7 +167,10 @@ class AttemptRunner:
         self._event_count = 0
         self._is_silent = False
         self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
-        states = {one.operator_id: one.state for one in accepted.states}
+        states: dict[str, list[bytes]] = {}
+        for one in accepted.states:
+            if one.state is not None:
+                states.setdefault(one.operator_id, []).append(one.state)
         self._chain = OpenChain(chain, states, self)
 
     def run(self, inbox: Inbox) -> None:

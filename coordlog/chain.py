@@ -24,6 +24,8 @@ class SourceSpec:
     coordinator: CoordinatorProvider
     keeps_state_across_splits: bool = False
     """False: a reader's state is its unfinished splits, nothing else."""
+    merge_states: Callable[[Sequence[bytes]], bytes] | None = None
+    """One reader's state of several readers', where a restore has fewer of them (clause E7); pickles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class OperatorSpec:
     """What a coordinator-less operator exchanges with nobody; normally the provider's."""
     keeps_state_across_splits: bool = True
     """False: after `end_of_split` nothing of the split is left in the operator (DESIGN.md, section 8)."""
+    merge_states: Callable[[Sequence[bytes]], bytes] | None = None
+    """One subtask's state of several subtasks', where a restore has fewer of them (clause E7); pickles."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,12 @@ class JobDriver:
         made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         mode = "batch" if options.is_batch else "streaming"
         check_fits(
-            options.job_id, made.state, self._chain, parallelism=options.parallelism, mode=mode
+            options.job_id,
+            made.state,
+            self._chain,
+            parallelism=options.parallelism,
+            mode=mode,
+            restore=options.restore,
         )
         if made.state.phase is Phase.FINISHED:
             self._tell_restored("finished", made, began_s)
@@ -269,6 +274,7 @@ class JobDriver:
             self._chain,
             parallelism=self._options.parallelism,
             mode=mode,
+            restore=self._options.restore,
         )
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -82,7 +82,7 @@ class OpenChain:
     """
 
     def __init__(
-        self, chain: Chain, states: Mapping[str, bytes | None], attempt: AttemptPort
+        self, chain: Chain, states: Mapping[str, Sequence[bytes]], attempt: AttemptPort
     ) -> None:
         self._chain, self._states, self._attempt = chain, states, attempt
         self._links: list[_Link] = []
@@ -90,7 +90,7 @@ class OpenChain:
         # Readers read splits in the order in which they were added, so that the first unfinished
         # one is being read. Of splits that came with a restored state nothing is known here: then
         # only the reader can say.
-        is_tracked = states.get(chain.source.operator_id) is None
+        is_tracked = not states.get(chain.source.operator_id)
         self._added: deque[str] | None = deque() if is_tracked else None
 
     @property
@@ -116,8 +116,14 @@ class OpenChain:
             context = self._attempt.context(
                 link.operator_id, is_coordinated=spec.coordinator is not None
             )
+            states = self._states.get(link.operator_id, ())
+            state = states[0] if states else None
+            if len(states) > 1:
+                assert spec.merge_states is not None, "a restore without it was refused (clause E7)"
+                with self._calling(link, "merge_states"):
+                    state = spec.merge_states(states)
             with self._calling(link, "open"):
-                (link.reader or _operator(link)).open(context, self._states.get(link.operator_id))
+                (link.reader or _operator(link)).open(context, state)
         with self._calling(self._links[0], "start"):
             self._reader.start()
 

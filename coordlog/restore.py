@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
@@ -13,7 +13,8 @@ from coordlog.kernel.inputs import Input, Resume, Rollback, Start
 from coordlog.log.port import Log, StoredRecord
 from coordlog.log.protocol import Place
 from coordlog.projections.job import JobProjection
-from coordlog.projections.state import JobState, Phase
+from coordlog.projections.checkpoint_records import restored_subtasks
+from coordlog.projections.state import CompletedCheckpoint, JobState, Phase
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
@@ -204,8 +205,16 @@ def rebuild(
     return made
 
 
-def check_fits(job_id: str, state: JobState, chain: Chain, *, parallelism: int, mode: str) -> None:
-    """Refuse a job that its history does not fit, naming the difference (clause E9).
+def check_fits(
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    *,
+    parallelism: int,
+    mode: str,
+    restore: str | None = None,
+) -> None:
+    """Refuse a job that its history does not fit, naming the difference (clauses E7, E9).
 
     Raises:
         RestoreError: Before anything was appended.
@@ -214,20 +223,71 @@ def check_fits(job_id: str, state: JobState, chain: Chain, *, parallelism: int, 
         return
     here = {
         "job_id": job_id,
-        "parallelism": str(parallelism),
         "mode": mode,
         "operators": describe_operators(chain),
     }
     advice = {
         "job_id": "a topic holds one job: use its own",
-        "parallelism": f"run it with parallelism {state.parallelism}, or use another job id",
         "mode": "run it in the same mode, or use another job id",
         "operators": "run the chain that wrote the history, or use another job id",
     }
     there = {"job_id": state.job_id, **dict(state.launch.items())}
-    for what in ("job_id", "mode", "parallelism", "operators"):
+    for what in ("job_id", "mode", "operators"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
+    if len(state.subtasks) != parallelism:
+        _check_parallelism(job_id, state, chain, parallelism, restore)
+
+
+def _check_parallelism(
+    job_id: str, state: JobState, chain: Chain, parallelism: int, restore: str | None
+) -> None:
+    """Only a rollback can change it: what subtasks kept that there are no more goes to those that are left."""
+    was = len(state.subtasks)
+    there, here = str(was), str(parallelism)
+    mode, _ = first_input(_as_taken_over(state), chain, restore=restore)
+    if mode in ("resume", "settle"):
+        advice = (
+            f"run it with parallelism {was} until it has ended"
+            if mode == "settle"
+            else f"run it with parallelism {was}, or go back with restore='rollback'"
+        )
+        raise RestoreError(job_id, "parallelism", there, here, advice)
+    checkpoint = state.completed.get(state.last_checkpoint)
+    if mode != "rollback" or checkpoint is None:
+        return
+    for link in chain.links:
+        if link.merge_states is not None:
+            continue
+        for subtask in range(parallelism):
+            numbers = restored_subtasks(checkpoint.parallelism, parallelism, subtask)
+            if _count_states(checkpoint, numbers, link.operator_id) > 1:
+                raise RestoreError(
+                    job_id,
+                    f"the state of operator {link.operator_id!r} in checkpoint "
+                    f"{checkpoint.checkpoint_id}",
+                    f"of {checkpoint.parallelism} subtasks, of which {list(numbers)} would be one",
+                    f"parallelism {parallelism}, with an operator that has no `merge_states`",
+                    f"give it one, or run with parallelism {checkpoint.parallelism} or more",
+                )
+
+
+def _as_taken_over(state: JobState) -> JobState:
+    """The state that `first_input` looks at, as far as it looks."""
+    if state.phase in (Phase.STARTING, Phase.ENDING, Phase.FINISHED):
+        return state
+    return replace(state, phase=Phase.STARTING, resumed_phase=state.phase)
+
+
+def _count_states(
+    checkpoint: CompletedCheckpoint, subtasks: Sequence[int], operator_id: str
+) -> int:
+    count = 0
+    for number in subtasks:
+        part = checkpoint.finished.get(number)
+        states = checkpoint.states.get(number, ()) if part is None else part.states
+        count += any(one.operator_id == operator_id and one.state is not None for one in states)
+    return count
 
 
 def first_input(

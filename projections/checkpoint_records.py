@@ -43,6 +43,7 @@ __all__ = [
     "checkpoint_triggered",
     "coordinator_checkpointed",
     "reset_to_checkpoint",
+    "restored_subtasks",
 ]
 
 
@@ -170,6 +171,7 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
     completed = CompletedCheckpoint(
         checkpoint_id=checkpoint_id,
         sequence=required(record.sequence),
+        parallelism=state.parallelism,
         cuts=pending.cuts,
         states=pending.acks,
         finished=Map({n: _finished_part(state, n) for n in pending.finished}),
@@ -294,26 +296,23 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back (DESIGN.md, section 2)."""
     checkpoint_id = required(record.checkpoint_id)
     checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
-    subtasks, finished_count = state.subtasks, 0
-    for number, subtask in sorted_items(subtasks):
-        part = None if checkpoint is None else checkpoint.finished.get(number)
-        completion = None
-        if part is not None:
-            finished_count += 1
-            completion = Completion(
-                attempt_number=part.attempt_number,
-                sequence=part.sequence,
-                states=part.states,
-                ungranted=(),
-            )
+    finished_count = 0
+    known, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
+    for number in range(state.parallelism):
+        completion = None if checkpoint is None else _completion_in(state, checkpoint, number)
+        finished_count += completion is not None
         changed = evolve(
-            subtask,
+            known.get(number) or SubtaskState(subtask=number),
             restore_from=checkpoint_id,
             is_reset=True,
             attempt=None,
             completion=completion,
         )
         subtasks = subtasks.set(number, changed)
+    retired = Map[int, SubtaskState]()
+    for number, subtask in sorted_items(known):
+        if number >= state.parallelism:
+            retired = retired.set(number, evolve(subtask, attempt=None, completion=None))
     projections = initial
     if checkpoint is not None:
         for operator_id, cut in sorted_items(checkpoint.cuts):
@@ -332,6 +331,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         state,
         phase=Phase.RUNNING,
         subtasks=subtasks,
+        retired=retired,
         finished_count=finished_count,
         live_count=0,
         stale=(),
@@ -351,10 +351,43 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     )
 
 
+def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
+    """Whose parts of a checkpoint of parallelism `was` a subtask of `now` is restored with (clause E7).
+
+    Its own, where there are no fewer subtasks now; else also those that are left over, dealt in
+    turn. A subtask that the checkpoint did not have begins afresh.
+    """
+    if now == was:
+        return (subtask,)
+    return tuple(range(subtask, was, now if now < was else was))
+
+
 def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
-    """What the next attempt of a subtask is restored with."""
+    """What the next attempt of a subtask is restored with; of another parallelism perhaps several of an operator."""
     checkpoint = state.completed.get(state.subtasks[subtask].restore_from)
-    return () if checkpoint is None else checkpoint.states.get(subtask, ())
+    if checkpoint is None:
+        return ()
+    found: list[OperatorState] = []
+    for number in restored_subtasks(checkpoint.parallelism, state.parallelism, subtask):
+        part = checkpoint.finished.get(number)
+        found.extend(checkpoint.states.get(number, ()) if part is None else part.states)
+    return tuple(found)
+
+
+def _completion_in(
+    state: JobState, checkpoint: CompletedCheckpoint, subtask: int
+) -> Completion | None:
+    """That a subtask has finished in a checkpoint: all of what it is restored with has."""
+    numbers = restored_subtasks(checkpoint.parallelism, state.parallelism, subtask)
+    parts = [checkpoint.finished[one] for one in numbers if one in checkpoint.finished]
+    if not numbers or len(parts) < len(numbers):
+        return None
+    return Completion(
+        attempt_number=max(part.attempt_number for part in parts),
+        sequence=max(part.sequence for part in parts),
+        states=tuple(one for part in parts for one in part.states),
+        ungranted=(),
+    )
 
 
 def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> bytes | None:

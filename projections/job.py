@@ -164,7 +164,6 @@ class JobProjection:
 def _epoch_started(state: JobState, record: Record) -> JobState:
     says = record.attributes
     parallelism = int(says["parallelism"])
-    is_first = state.epoch == -1
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
     failed_before = state.phase is Phase.FAILED
@@ -187,7 +186,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         parallelism=parallelism,
         operators=tuple(one["id"] for one in operators if one["coordinated"]),
         stale=_stale(state),
-        subtasks=attempts.fresh_subtasks(parallelism) if is_first else state.subtasks,
+        subtasks=attempts.fresh_subtasks(parallelism) if resumed is None else state.subtasks,
         failures_us=() if failed_before else state.failures_us,
         reasons=() if failed_before else state.reasons,
         intents=_tried_afresh(state.intents) if failed_before else state.intents,

@@ -23,6 +23,7 @@ from typing import Final
 from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
 
 from .attempts import ADD_SPLITS, AttemptFold, split_ids
+from .checkpoint_records import restored_subtasks
 from .payload_json import Fields, PayloadReader
 
 __all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
@@ -169,6 +170,9 @@ class SplitFold:
         self._cuts: dict[tuple[int, str], int] = {}
         self._ackers: dict[tuple[int, int], int] = {}
         """Who acked: attempt number by checkpoint and subtask."""
+        self._parallelism = 1
+        self._parallelism_of: dict[int, int] = {}
+        """Of each completed checkpoint."""
         self._open_intents: dict[int, int] = {}
         """The checkpoint of each intent that has no outcome, by sequence."""
         self._promised: set[int] = set()
@@ -198,6 +202,8 @@ class SplitFold:
                 self._reset(record, [record.subtask], attempts)
             case Kind.RESET_TO_CHECKPOINT:
                 self._reset(record, sorted(self._of_subtask), attempts)
+            case Kind.EPOCH_STARTED:
+                self._parallelism = int(record.attributes.get("parallelism", "1"))
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
             case _:
@@ -226,6 +232,7 @@ class SplitFold:
                 assert record.attempt_number is not None
                 self._ackers[number, record.subtask] = record.attempt_number
             case Kind.CHECKPOINT_COMPLETED:
+                self._parallelism_of[number] = self._parallelism
                 self._completed(number)
             case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
                 self._completed(number)
@@ -280,11 +287,15 @@ class SplitFold:
         assert record.attempt_number is not None
         if number is None or number == NO_CHECKPOINT:
             return
-        acker = self._ackers.get((number, subtask))
-        if acker is None:
-            return
+        was = self._parallelism_of.get(number, self._parallelism)
+        ackers = [
+            (one, self._ackers[number, one])
+            for one in restored_subtasks(was, self._parallelism, subtask)
+            if (number, one) in self._ackers
+        ]
         for (operator_id, split_id), split in list(self._splits.items()):
-            before = split.holds.get((subtask, acker))
+            found = [split.holds[one] for one in ackers if one in split.holds]
+            before = found[0] if found else None
             if before is None or before.assigned is None:
                 continue
             had_it = before.assigned < self._cuts.get((number, operator_id), -1)

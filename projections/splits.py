@@ -144,6 +144,8 @@ class SplitsState:
     """The sequence of the cut of the last completed checkpoint; after a reset, of the reset."""
     enumerator_state: bytes | None = None
     """What the enumerator says that it keeps itself."""
+    parallelism: int | None = None
+    """Of the last reset to a checkpoint of another one: what its subtasks said is said by others now (E7)."""
 
     def reader(self, subtask: int) -> ReaderState:
         """The state of one subtask."""
@@ -260,6 +262,8 @@ def _listing_started(state: SplitsState) -> SplitsState:
 
 def _requested(state: SplitsState, record: Record) -> SplitsState:
     subtask = _required(record.subtask)
+    if state.parallelism is not None:
+        subtask %= state.parallelism  # delivered again: of a subtask that there is no more
     reader = state.reader(subtask)
     if reader.told_no_more is not None:
         return state  # it crossed the answer, which stands
@@ -419,6 +423,9 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
     sequence = _required(record.sequence)
     if _required(record.checkpoint_id) == NO_CHECKPOINT:
         return replace(state, last_cut=sequence)
+    parallelism = record.attributes.get("parallelism")
+    if parallelism is not None:
+        state = _rescaled(state, int(parallelism))
     readers = state.readers
     for subtask, reader in _in_order(readers):
         reset = replace(
@@ -431,6 +438,34 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
         )
         readers = readers.set(subtask, reset)
     return replace(state, readers=readers, cuts=Map(), last_cut=sequence)
+
+
+def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
+    """What subtasks had that there are no more goes to those that are left, dealt in turn (clause E7)."""
+    readers: Map[int, ReaderState] = Map()
+    for subtask, reader in _in_order(state.readers):
+        target = subtask % parallelism
+        known = readers.get(target)
+        readers = readers.set(target, reader if known is None else _merged(known, reader))
+    splits = state.splits
+    for name in (name for _, reader in _in_order(state.readers) for name in reader.splits):
+        known_split = splits[name]
+        place = known_split.place
+        if not isinstance(place, WithEnumerator):
+            place = replace(place, subtask=place.subtask % parallelism)
+            splits = splits.set(name, replace(known_split, place=place))
+    return replace(state, readers=readers, splits=splits, parallelism=parallelism)
+
+
+def _merged(one: ReaderState, other: ReaderState) -> ReaderState:
+    requests = sorted((*one.requests, *other.requests), key=lambda request: request.sequence)
+    return ReaderState(
+        is_completed=one.is_completed and other.is_completed,
+        splits=(*one.splits, *other.splits),
+        requests=tuple(requests),
+        told_no_more=one.told_no_more if other.told_no_more is None else other.told_no_more,
+        is_told_in_checkpoint=one.is_told_in_checkpoint or other.is_told_in_checkpoint,
+    )
 
 
 SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(

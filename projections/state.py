@@ -222,6 +222,7 @@ class CompletedCheckpoint:
     checkpoint_id: int
     sequence: int
     """Of its `CHECKPOINT_COMPLETED`."""
+    parallelism: int
     cuts: Map[str, Cut]
     states: Map[int, tuple[OperatorState, ...]]
     finished: Map[int, FinishedPart]
@@ -286,6 +287,9 @@ class JobState:
     types: Map[str, str] = field(default_factory=Map)
     """Fingerprints by type key."""
     subtasks: Map[int, SubtaskState] = field(default_factory=Map)
+    """After an `EPOCH_STARTED` with another parallelism those of the old one, until the reset."""
+    retired: Map[int, SubtaskState] = field(default_factory=Map)
+    """Subtasks of a higher parallelism before: no attempt number is used twice (clause B7)."""
     finished_count: int = 0
     live_count: int = 0
     stale: tuple[int, ...] = ()
@@ -338,6 +342,8 @@ class JobState:
         return state.attempt if state.attempt.attempt_number == attempt_number else None
 
     def finished_in(self, checkpoint_id: int) -> int:
-        """How many subtasks a completed checkpoint holds as finished."""
+        """How many subtasks a completed checkpoint of today's parallelism holds as finished."""
         checkpoint = self.completed.get(checkpoint_id)
-        return 0 if checkpoint is None else len(checkpoint.finished)
+        if checkpoint is None or checkpoint.parallelism != self.parallelism:
+            return 0
+        return len(checkpoint.finished)

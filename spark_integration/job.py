@@ -56,7 +56,8 @@ class Job:
         transform: What each batch becomes.
         sink: Where it goes.
         operators: Instead of these three: a source first, then operators, each with the provider of its coordinator.
-        parallelism: How many subtasks; as many free slots are needed.
+        parallelism: How many subtasks; as many free slots are needed. A job that goes on by
+            rollback may have another number than before.
         checkpoint_interval_s: Seconds between checkpoints, in streaming.
         batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
         restore: `rollback` or `resume`; by default what the mode says.

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ class TaskLink:
     is_coordinated: bool
     payload_types: tuple[type[Payload], ...]
     keeps_state_across_splits: bool
+    merge_states: Callable[[Sequence[bytes]], bytes] | None
 
 
 class _Elsewhere(CoordinatorProvider):
@@ -76,6 +77,7 @@ class TaskChain:
                     is_coordinated=spec.coordinator is not None,
                     payload_types=(*own, *provided),
                     keeps_state_across_splits=spec.keeps_state_across_splits,
+                    merge_states=spec.merge_states,
                 )
             )
         return cls(links=tuple(links))
@@ -89,6 +91,7 @@ class TaskChain:
             create_reader=first.create,
             coordinator=_Elsewhere(first.operator_id, first.payload_types),
             keeps_state_across_splits=first.keeps_state_across_splits,
+            merge_states=first.merge_states,
         )
         operators = [
             OperatorSpec(
@@ -100,6 +103,7 @@ class TaskChain:
                 ),
                 payload_types=one.payload_types,
                 keeps_state_across_splits=one.keeps_state_across_splits,
+                merge_states=one.merge_states,
             )
             for one in rest
         ]

@@ -89,15 +89,17 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
         )
     # The old objects hear nothing more but `close` (clause B2).
     step.calls.clear()
-    step.add(
-        Kind.RESET_TO_CHECKPOINT,
-        checkpoint_id=given.checkpoint_id,
-        attributes={
-            "restore": "failover" if given.is_failover else "rollback",
-            # A driver that died after a failure and before its reset has not counted it.
-            "counted": "true" if given.is_failover or has_failed else "false",
-        },
-    )
+    attributes = {
+        "restore": "failover" if given.is_failover else "rollback",
+        # A driver that died after a failure and before its reset has not counted it.
+        "counted": "true" if given.is_failover or has_failed else "false",
+    }
+    checkpoint = step.state.completed.get(given.checkpoint_id)
+    if checkpoint is not None and checkpoint.parallelism != step.state.parallelism:
+        # What is kept by subtask goes to others (clause E7).
+        attributes["parallelism_was"] = str(checkpoint.parallelism)
+        attributes["parallelism"] = str(step.state.parallelism)
+    step.add(Kind.RESET_TO_CHECKPOINT, checkpoint_id=given.checkpoint_id, attributes=attributes)
     for operator_id in step.config.operators:
         step.calls += [
             CallCreate(operator_id=operator_id),

@@ -242,7 +242,14 @@ class HandDrivenJob:
         projection = projection_of(self.chain)
         made = rebuild(self.log, self.chain, projection)
         mode = "batch" if driver.is_batch else "streaming"
-        check_fits(driver.job_id, made.state, self.chain, parallelism=driver.parallelism, mode=mode)
+        check_fits(
+            driver.job_id,
+            made.state,
+            self.chain,
+            parallelism=driver.parallelism,
+            mode=mode,
+            restore=restore,
+        )
         name = driver_id or f"driver-{made.state.epoch + 1}"
 
         def epoch_started(epoch: int) -> UnstoredRecord:

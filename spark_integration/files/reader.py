@@ -21,7 +21,13 @@ from .listing import InputFiles
 from .parquet_rows import ParquetRows
 from .payloads import FileReaderState, FileSplit, SplitProgress
 
-__all__ = ["FileReader", "FileReaderOptions", "decode_schema", "encode_schema"]
+__all__ = [
+    "FileReader",
+    "FileReaderOptions",
+    "decode_schema",
+    "encode_schema",
+    "merge_reader_states",
+]
 
 _SPLIT = payload_type_of(FileSplit)
 _STATE = payload_type_of(FileReaderState)
@@ -46,6 +52,12 @@ class _SplitRows(Protocol):
     def next(self) -> pa.RecordBatch | None: ...
 
     def close(self) -> None: ...
+
+
+def merge_reader_states(states: Sequence[bytes]) -> bytes:
+    """The state of one reader that reads on where several readers were (clause E7)."""
+    restored = [cast("FileReaderState", _STATE.decode(one)) for one in states]
+    return _STATE.encode(FileReaderState(splits=[one for each in restored for one in each.splits]))
 
 
 class FileReader(SourceReader):

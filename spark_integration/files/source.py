@@ -22,7 +22,7 @@ from .csv_schema import settle_csv_schema
 from .listing import InputFiles, ListedFile
 from .parquet_rows import parquet_row_groups, settle_parquet_schema
 from .payloads import FileSplit
-from .reader import FileReader, FileReaderOptions, encode_schema
+from .reader import FileReader, FileReaderOptions, encode_schema, merge_reader_states
 
 __all__ = ["FileSource"]
 
@@ -131,6 +131,7 @@ class FileSource:
         return SourceSpec(
             operator_id=operator_id,
             create_reader=partial(FileReader, options),
+            merge_states=merge_reader_states,
             coordinator=SplitCoordinatorProvider(
                 operator_id, discover=self.discover, assignment=self._assignment
             ),

@@ -106,6 +106,11 @@ def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.02)
+    return batch
+
+
 @pytest.fixture(params=[False, True], ids=["streaming", "batch"])
 def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipeline]:
     before = set(threading.enumerate())
@@ -195,9 +200,24 @@ def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:
     assert pipeline.log.high_watermark() == before
 
 
-def test_another_parallelism_is_refused_by_both_numbers_and_nothing_is_appended(
-    pipeline: Pipeline,
-) -> None:
+@pytest.mark.clause("E7")
+def test_a_rollback_with_fewer_or_more_subtasks_loses_and_doubles_no_row(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slower)
+    for parallelism in (3, 2, 5, 1):
+        with pytest.raises(KilledError):
+            pipeline.drive(at(Kind.CHECKPOINT_COMPLETED, 1, kill_driver), parallelism=parallelism)
+    result = pipeline.drive(parallelism=4)
+
+    assert result.status is JobStatus.FINISHED
+    assert [one.mode for one in pipeline.restored] == ["start", *["rollback"] * 4]
+    assert pipeline.restored[-1].checkpoint_id > 0
+    assert pipeline.committed() == ALL_ROWS
+    assert pipeline.left_over() == []
+
+
+@pytest.mark.clause("E7")
+def test_another_parallelism_is_refused_at_a_resume_and_nothing_is_appended(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=True, transform=slow)
     with pytest.raises(KilledError):
         pipeline.drive(at(Kind.SPLIT_FINISHED, 3, kill_driver))
     before = pipeline.log.high_watermark()

@@ -218,7 +218,7 @@ def test_an_open_intent_is_settled_before_the_stage_starts() -> None:
 @pytest.mark.clause("E9")
 @pytest.mark.parametrize(
     "change",
-    ["parallelism", "mode", "operator", "type schema", "type missing"],
+    ["mode", "operator", "type schema", "type missing"],
 )
 def test_a_job_that_does_not_fit_is_refused_before_anything_is_appended(change: str) -> None:
     provider = NotingProvider()
@@ -235,13 +235,11 @@ def test_a_job_that_does_not_fit_is_refused_before_anything_is_appended(change: 
         HandDrivenJob(
             chain,
             log=old.log,
-            parallelism=2 if change == "parallelism" else 1,
             is_batch=change == "mode",
         )
 
     assert old.log.high_watermark() == before
     said = {
-        "parallelism": "parallelism is 1 in the log and 2 here",
         "mode": "mode is streaming in the log and batch here",
         "operator": '"id": "source"',
         "type schema": "payload type test.up@1 has schema",
