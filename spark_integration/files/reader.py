@@ -125,6 +125,12 @@ class FileReader(SourceReader):
             self._parsed = self._parsed.slice(passed_over)
         return self._give(self._parsed)
 
+    def current_split(self) -> str | None:
+        """The first unfinished split; at the end of one, that one."""
+        if self._finished_split_id is not None:
+            return self._finished_split_id
+        return self._splits[0].split.split_id if self._splits else None
+
     def snapshot_state(self, checkpoint_id: int) -> bytes:
         """Unfinished splits and the rows given of each."""
         return _STATE.encode(
