@@ -10,8 +10,8 @@ TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 # more arguments for pytest: make test ARGS="-k split -x"
 ARGS ?=
 
-.PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts check \
-        coverage bench clean
+.PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
+        check coverage exhaustive bench simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,14 +53,23 @@ types: setup ## mypy and pyright, both strict
 contracts: setup ## who may import whom
 	@.venv/bin/lint-imports
 
+contract: setup ## which test shows which clause of docs/contract.md, and whether one has none
+	@$(PY) tests/contract_table.py $(ARGS)
+
 check: lint types contracts test ## lint, types, contracts and tests
 
 coverage: setup ## which lines and branches the tests reach
 	@$(PY) -m coverage run -m pytest $(ARGS)
 	@$(PY) -m coverage report --skip-covered
 
+exhaustive: setup ## small worlds searched whole, larger ones than the tests do; docs/exhaustive.md has their sizes
+	@cd tests && ../$(PY) -m exhaustive.whole $(ARGS)
+
 bench: setup ## the benchmarks, with the numbers that the docs quote
 	@$(PY) -m benchmarks $(ARGS)
+
+simulate: setup ## random schedules of a whole job, in memory; ARGS="--seconds 600" for longer, "--seed N" for one again
+	@$(PY) -m coordlog.testing.simulate $(ARGS)
 
 clean: ## removes what make made; the cache of jars stays
 	@rm -rf .venv .venv-spark43 .setup* build dist *.egg-info .coverage htmlcov \

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from .append import APPEND_FULL, APPEND_QUICK, measure_appends
+from .kernel import measure_kernel
 from .rebuild import measure_rebuild
 from .results import Row, show, write
 
@@ -38,13 +39,14 @@ def _broker(bootstrap_servers: str | None) -> Generator[str]:
     help="Where the figures go, as JSON.",
 )
 def main(*, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
-    """Measure the log against plain kafka-python, in one run, in interleaved rounds."""
+    """Measure the log against plain kafka-python, and the kernel, in one run, in interleaved rounds."""
     console = Console(width=100)
     with _broker(bootstrap_servers) as servers:
         rows: list[Row] = []
         for fsync in (True, False):
             rows += measure_appends(servers, APPEND_QUICK if quick else APPEND_FULL, fsync=fsync)
         rows.append(measure_rebuild(servers, 10_000 if quick else 50_000))
+    rows += measure_kernel(event_count=8_192, rounds=3 if quick else 7)
     show(rows, console)
     write(rows, output, quick=quick)
     console.print(f"written to {output}")

@@ -254,14 +254,18 @@ class OperatorCoordinator(ABC):
         """Before `start`, at every global failover and rollback; (-1, None) where nothing has completed."""
 
     def handle_coordination_request(self, request: Payload) -> Payload:
-        """Answer a client's request; raise RequestRefusedError before anything is done to refuse it."""
+        """Answer a client's request, at once; to refuse it, raise RequestRefusedError before anything is done."""
         raise RequestRefusedError(f"{type(self).__name__} answers no requests")
 
 
 class EventSourcedCoordinator(OperatorCoordinator, Generic[S]):
     """A coordinator without hidden state: it reads `self.state`, a projection of the log, and acts through its context.
 
-    Its part of a checkpoint is its cut: no bytes. A resume folds its state again (DESIGN.md, section 9).
+    Its provider declares the projection. Its part of a checkpoint is its cut: no bytes, and `checkpoint_coordinator`
+    is never called. A rollback puts the state back to the cut and a resume folds it again, so that
+    `reset_to_checkpoint` has nothing to restore. What a local failover to n loses the projection undoes, at
+    `SUBTASK_RESET`: what the lost attempt had sent has a `last_barrier` of n or more, what it had been sent stands
+    after this coordinator's cut of n (clause D5). It may keep the newest gateways, and nothing else that matters.
     """
 
     def __init__(self, context: CoordinatorContext) -> None:

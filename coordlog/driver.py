@@ -16,14 +16,15 @@ from typing import Protocol
 
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
-from coordlog.errors import DriverAliveError, JobFailedError
+from coordlog.errors import DriverAliveError, JobFailedError, UsageError
 from coordlog.kernel.building import KernelConfig
-from coordlog.limits import STOP_TIMEOUT_S
+from coordlog.limits import REQUEST_TIMEOUT_S, STOP_TIMEOUT_S
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState, Phase
+from coordlog.requests import Answer, Requests
 from coordlog.restore import (
     Rebuild,
     Restored,
@@ -34,6 +35,7 @@ from coordlog.restore import (
     rebuild,
 )
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
@@ -70,6 +72,8 @@ class DriverOptions:
     is_batch: bool
     restore: str | None = None
     """`rollback` or `resume`; None for the mode's default."""
+    allow_non_restored_state: Sequence[str] = ()
+    """Operators that the job no longer has and whose state may go (clause E8)."""
     is_take_over: bool = False
     """Take a live driver's place."""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
@@ -129,7 +133,8 @@ class JobDriver:
         self._surroundings = surroundings
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released = on_released
-        self._mailbox = Mailbox()
+        self._requests = Requests(chain.payload_types)
+        self._mailbox = Mailbox(requests=self._requests)
         self._runtime: Runtime | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
@@ -165,6 +170,7 @@ class JobDriver:
             parallelism=options.parallelism,
             mode=mode,
             restore=options.restore,
+            allow_non_restored_state=options.allow_non_restored_state,
         )
         if made.state.phase is Phase.FINISHED:
             self._tell_restored("finished", made, began_s)
@@ -200,6 +206,7 @@ class JobDriver:
             stage=self._surroundings.stage(),
             workers=self._mailbox,
             on_released=self._on_released,
+            on_answer=self._requests.answered,
         )
         self._runtime = runtime
         self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
@@ -251,6 +258,7 @@ class JobDriver:
                         "mode": mode,
                         "operators": describe_operators(self._chain),
                         "take_over": str(options.is_take_over).lower(),
+                        "allow_non_restored_state": ",".join(options.allow_non_restored_state),
                         **options.versions,
                     },
                 )
@@ -275,6 +283,7 @@ class JobDriver:
             parallelism=self._options.parallelism,
             mode=mode,
             restore=self._options.restore,
+            allow_non_restored_state=self._options.allow_non_restored_state,
         )
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:
@@ -312,6 +321,23 @@ class JobDriver:
             last_checkpoint=state.last_checkpoint,
             seconds=time.monotonic() - self._began_s,
         )
+
+    def request(
+        self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """Ask an operator's coordinator, and wait for its answer to be in the log. Any thread but the mailbox.
+
+        Raises:
+            RequestError: There is no answer; the leaf says why.
+            PayloadTypeError: The request's type is not registered with the job.
+            TooLargeError: It is above its limit.
+            UsageError: Called on the mailbox, which would wait for itself.
+        """
+        if self._mailbox.is_this_thread():
+            raise UsageError(
+                "`request` was called on the mailbox, which would wait for itself: ask from another thread"
+            )
+        return self._requests.request(operator_id, request, timeout_s=timeout_s)
 
     def trigger_checkpoint(self) -> None:
         """Ask for a checkpoint now. Any thread; nothing happens where none may start."""

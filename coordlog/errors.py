@@ -25,7 +25,13 @@ One tree, a leaf for each decision that a caller takes::
     ├── AttemptError               one execution attempt
     │   ├── AttemptNotRunningError   an event's attempt is gone
     │   └── FencedAttemptError       an attempt that a newer one, or its driver, has ended
-    ├── RequestRefusedError        a coordinator refuses a request
+    ├── RequestError               a request to a coordinator has no answer
+    │   ├── NoSuchOperatorError      no operator of that name has a coordinator
+    │   ├── NotRequestHandlerError   its coordinator answers no requests
+    │   ├── RequestRefusedError      the coordinator refuses it
+    │   ├── RequestFailedError       handling it has failed the job
+    │   ├── CoordinatorRestartingError  the coordinator is about to be made anew: ask again
+    │   └── RequestUnansweredError   its job, its driver or its time is over
     ├── SourceError                an input that cannot be read
     ├── SinkError                  a destination that cannot be written, or is not ours
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
@@ -43,6 +49,7 @@ __all__ = [
     "AttemptError",
     "AttemptNotRunningError",
     "ClosedError",
+    "CoordinatorRestartingError",
     "CoordlogError",
     "DriverAliveError",
     "EnvironmentSetupError",
@@ -52,13 +59,18 @@ __all__ = [
     "JobFailedError",
     "LogError",
     "LogUnavailableError",
+    "NoSuchOperatorError",
     "NotReadyError",
+    "NotRequestHandlerError",
     "OffsetGapError",
     "OptionError",
     "OutOfRangeError",
     "PayloadTypeError",
     "RecordError",
+    "RequestError",
+    "RequestFailedError",
     "RequestRefusedError",
+    "RequestUnansweredError",
     "RestoreError",
     "SinkError",
     "SourceError",
@@ -346,7 +358,73 @@ class FencedAttemptError(AttemptError):
         return f"attempt {self.attempt_number} of subtask {self.subtask} is over: {self.reason}"
 
 
-class RequestRefusedError(CoordlogError):
+class RequestError(CoordlogError):
+    """A request to a coordinator has no answer (clause J1)."""
+
+
+class NoSuchOperatorError(RequestError):
+    """No operator of that name has a coordinator; nothing was done."""
+
+    def __init__(self, operator_id: str, reason: str) -> None:
+        super().__init__(operator_id, reason)
+        self.operator_id, self.reason = operator_id, reason
+
+    def __str__(self) -> str:
+        return f"no operator {self.operator_id!r} has a coordinator: {self.reason}"
+
+
+class NotRequestHandlerError(RequestError):
+    """The operator's coordinator answers no requests."""
+
+    def __init__(self, operator_id: str, reason: str) -> None:
+        super().__init__(operator_id, reason)
+        self.operator_id, self.reason = operator_id, reason
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator_id!r}: {self.reason}; "
+            "its class has no `handle_coordination_request`"
+        )
+
+
+class RequestFailedError(RequestError):
+    """Handling a request raised, which fails the job globally (clause A3); what it did does not hold."""
+
+    def __init__(self, operator_id: str, reason: str) -> None:
+        super().__init__(operator_id, reason)
+        self.operator_id, self.reason = operator_id, reason
+
+    def __str__(self) -> str:
+        return f"the request to operator {self.operator_id!r} has failed the job: {self.reason}"
+
+
+class CoordinatorRestartingError(RequestError):
+    """The coordinator is about to be made anew; nothing was done: ask again."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, operator_id: str, reason: str) -> None:
+        super().__init__(operator_id, reason)
+        self.operator_id, self.reason = operator_id, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the coordinator of operator {self.operator_id!r} restarts: {self.reason}; ask again"
+        )
+
+
+class RequestUnansweredError(RequestError):
+    """No answer comes any more. Where the log has the `REQUEST`, it was handled."""
+
+    def __init__(self, operator_id: str, reason: str) -> None:
+        super().__init__(operator_id, reason)
+        self.operator_id, self.reason = operator_id, reason
+
+    def __str__(self) -> str:
+        return f"the request to operator {self.operator_id!r} has no answer: {self.reason}"
+
+
+class RequestRefusedError(RequestError):
     """A coordinator refuses a request, before it has done anything (clause J1)."""
 
     def __init__(self, reason: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
@@ -16,6 +16,7 @@ from coordlog.coordinator import (
     CommittableOf,
     CoordinatorProvider,
     EventFuture,
+    EventSourcedCoordinator,
     LostEvents,
     OperatorCoordinator,
     SubtaskGateway,
@@ -27,8 +28,10 @@ from coordlog.errors import (
     NotReadyError,
     PayloadTypeError,
     RecordError,
+    RequestRefusedError,
     TooLargeError,
     UnresolvedError,
+    UsageError,
     WrongThreadError,
 )
 from coordlog.kernel.inputs import (
@@ -37,6 +40,8 @@ from coordlog.kernel.inputs import (
     FailCheckpoint,
     GiveCommit,
     RecordFact,
+    RequestOutcome,
+    Respond,
     SendEvent,
 )
 from coordlog.kernel.outputs import (
@@ -50,6 +55,7 @@ from coordlog.kernel.outputs import (
     CallEvent,
     CallFuture,
     CallHandler,
+    CallRequest,
     CallReset,
     CallStart,
     CallSubtaskReset,
@@ -464,6 +470,11 @@ class CoordinatorHost:
         slot = _Slot(self, self._providers[operator_id], self._generations)
         self._slots[operator_id] = slot
         slot.coordinator = slot.provider.create(_Context(slot))
+        if isinstance(slot.coordinator, EventSourcedCoordinator) and not slot.provider.projection:
+            raise UsageError(
+                f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "
+                "`projection`: it would have no state"
+            )
 
     def _make(self, call: Call, operator_id: str) -> None:
         if isinstance(call, CallCreate):
@@ -484,6 +495,8 @@ class CoordinatorHost:
                 coordinator.handle_event_from_operator(
                     call.event.subtask, call.event.attempt_number, event
                 )
+            case CallRequest():
+                self._request(slot, coordinator, call)
             case CallCheckpoint():
                 self._checkpoint(slot, coordinator, call.checkpoint_id)
             case CallComplete():
@@ -499,6 +512,8 @@ class CoordinatorHost:
     def _checkpoint(
         self, slot: _Slot, coordinator: OperatorCoordinator, checkpoint_id: int
     ) -> None:
+        if checkpoint_id not in self.turn.state.pending:
+            return  # a coordinator before this one has failed it in this very turn
         result = _Result(slot, checkpoint_id)
         slot.results = {checkpoint_id: result, **slot.results}
         if slot.provider.projection is None:
@@ -511,6 +526,34 @@ class CoordinatorHost:
                     state=None,
                 )
             )
+
+    def _request(self, slot: _Slot, coordinator: OperatorCoordinator, call: CallRequest) -> None:
+        answer = Respond(
+            request_id=call.request_id,
+            operator_id=call.operator_id,
+            cause=call.sequence,
+            outcome=RequestOutcome.ANSWERED,
+        )
+        ask = OperatorCoordinator.handle_coordination_request
+        if type(coordinator).handle_coordination_request is ask:
+            reason = f"{type(coordinator).__name__} answers no requests"
+            outcome = RequestOutcome.NOT_A_HANDLER
+            self.turn.act(replace(answer, outcome=outcome, reason=reason))
+            return
+        request = self.types.decode(call.payload_type, call.payload)
+        before = (self.turn.state.next_sequence, len(slot.handlers))
+        try:
+            response = coordinator.handle_coordination_request(request)
+        except RequestRefusedError as refused:
+            if before != (self.turn.state.next_sequence, len(slot.handlers)):
+                raise UsageError(
+                    f"a request was refused after something was done for it: {refused.reason}"
+                ) from refused
+            outcome = RequestOutcome.REFUSED
+            self.turn.act(replace(answer, outcome=outcome, reason=refused.reason))
+            return
+        declared, encoded = slot.encode(response)
+        self.turn.act(replace(answer, payload_type=declared.key, payload=encoded))
 
     def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
         match call:
@@ -540,6 +583,7 @@ class CoordinatorHost:
                 | CallReset()
                 | CallStart()
                 | CallEvent()
+                | CallRequest()
                 | CallCheckpoint()
                 | CallComplete()
                 | CallAborted()
@@ -603,5 +647,7 @@ def _describe(call: Call) -> tuple[str, int | None]:
             return "notify_checkpoint_aborted", None
         case CallFuture():
             return "the handler of an event's future", call.subtask
+        case CallRequest():
+            return "handle_coordination_request", None
         case CallHandler():
             return "the handler of call_async or schedule", None

@@ -27,6 +27,9 @@ APPEND_BACKOFF_MAX_S: Final = 2.0
 LOG_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""
 
+LOG_LOOK_S: Final = 5.0
+"""After so long without a record of its own a driver looks whether another one has taken over."""
+
 WRITER_CLOSE_TIMEOUT_S: Final = 2.0
 """How long a writer that is thrown away may take to go; nobody waits for what it does after that."""
 
@@ -142,6 +145,12 @@ TAKE_OVER_PROBE_S: Final = 5.0
 
 STOP_TIMEOUT_S: Final = 60.0
 """How long a stop with a checkpoint may take before it stops without one."""
+
+REQUEST_TIMEOUT_S: Final = 60.0
+"""How long a client waits for a coordinator's answer unless it says so, and the longest that an endpoint lets it."""
+
+REQUESTS_OPEN_MAX: Final = 1_000
+"""Requests of all clients that wait for their answers; one more is turned away."""
 
 REASON_CHARS_MAX: Final = 4_000
 """A reason in a record: a traceback's end, not a core dump."""

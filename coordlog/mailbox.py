@@ -17,10 +17,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from coordlog.errors import CoordlogError, LogError, UsageError
-from coordlog.limits import CALLBACK_TIMEOUT_S, CLOSE_TIMEOUT_S, WORKER_COUNT
+from coordlog.kernel.inputs import RequestArrived
+from coordlog.limits import CALLBACK_TIMEOUT_S, CLOSE_TIMEOUT_S, LOG_LOOK_S, WORKER_COUNT
 from coordlog.log.appender import Appender
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import UpMessage
+from coordlog.requests import Requests
 from coordlog.runtime import Runtime
 
 __all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
@@ -63,7 +65,10 @@ class Mailbox:
     Implements `Arrivals` and `StageEvents` for what surrounds it, and `Workers` for the runtime.
     """
 
-    def __init__(self, *, callback_timeout_s: float = CALLBACK_TIMEOUT_S) -> None:
+    def __init__(
+        self, *, requests: Requests, callback_timeout_s: float = CALLBACK_TIMEOUT_S
+    ) -> None:
+        self.requests = requests
         self._callback_timeout_s = callback_timeout_s
         self._condition = threading.Condition()
         self._control: deque[Callable[[], None]] = deque()
@@ -73,6 +78,8 @@ class Mailbox:
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_closing = False
+        self._is_ending = False
+        self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """What ended the driver, if it was not the job's end."""
         self._runtime: Runtime | None = None
@@ -81,7 +88,12 @@ class Mailbox:
     # --- Workers ------------------------------------------------------------------------------------------------------
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` on a worker."""
-        if not self._is_closing:
+        if self._is_ending:
+            # Now only `close` of coordinators comes: every worker may be busy, and what waits for one is cancelled.
+            thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
+            self._closers.append(thread)
+            thread.start()
+        elif not self._is_closing:
             try:
                 self._workers.submit(_logged(work))
             except RuntimeError:
@@ -106,6 +118,10 @@ class Mailbox:
         """See `StageEvents`. Behind what attempts have sent before."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
 
+    def _requested(self, given: RequestArrived) -> None:
+        # Behind what attempts have sent before, and held back with it where the log is slow.
+        self._offer(lambda runtime: runtime.handle(given))
+
     def _offer(self, act: Callable[[Runtime], None]) -> None:
         def thunk() -> None:
             assert self._runtime is not None, "started"
@@ -120,6 +136,7 @@ class Mailbox:
         """Start the threads; `first` is the first thing that the mailbox runs."""
         self._runtime, self._appender = runtime, appender
         self._control.appendleft(first)
+        self.requests.begin(self._requested)
         for name, target in (
             ("coordlog-mailbox", self._run_mailbox),
             ("coordlog-log", self._run_log),
@@ -141,16 +158,24 @@ class Mailbox:
         with self._condition:
             self._condition.notify()
 
+    def is_this_thread(self) -> bool:
+        """Whether the caller runs on the mailbox, where nothing may wait for it."""
+        return bool(self._threads) and self._threads[0] is threading.current_thread()
+
     def close(self) -> None:
         """End the threads, within a bound. Coordinators are closed on workers, and nobody waits for them long."""
         self.end()
         for thread in self._threads[:1]:
             thread.join(CLOSE_TIMEOUT_S)
+        self.requests.end()
         self._groups.put(None)
         for thread in self._threads[1:]:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_TIMEOUT_S)
         self._is_closing = True
+        until_s = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in self._closers:
+            thread.join(max(0.0, until_s - time.monotonic()))
         self._workers.shutdown(wait=False, cancel_futures=True)
         if self._appender is not None and not any(t.is_alive() for t in self._threads):
             self._appender.close()
@@ -178,8 +203,10 @@ class Mailbox:
             _log.exception("the mailbox ends")
             self.end(error)
         finally:
+            self._is_ending = True
             runtime.host.close_all()
             self.end()
+            self.requests.end()
 
     def _next(self, runtime: Runtime) -> Callable[[], None] | None:
         with self._condition:
@@ -201,10 +228,16 @@ class Mailbox:
         assert appender is not None, "started"
         assert runtime is not None, "started"
         while True:
-            group = self._groups.get()
+            try:
+                group = self._groups.get(timeout=LOG_LOOK_S)
+            except queue.Empty:
+                group = []
             if group is None:
                 return
             try:
+                if not group:
+                    appender.look()
+                    continue
                 appender.append(group)
             except (LogError, CoordlogError) as error:
                 self.end(error)

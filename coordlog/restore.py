@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from coordlog.chain import Chain
@@ -12,14 +11,15 @@ from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Resume, Rollback, Start
 from coordlog.log.port import Log, StoredRecord
 from coordlog.log.protocol import Place
-from coordlog.projections.job import JobProjection
+from coordlog.operators_fit import check_operators, describe_operators
 from coordlog.projections.checkpoint_records import restored_subtasks
+from coordlog.projections.job import JobProjection
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.record import NO_CHECKPOINT, Kind
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = [
     "Rebuild",
@@ -52,26 +52,21 @@ def projection_of(chain: Chain) -> JobProjection:
     )
 
 
-def describe_operators(chain: Chain) -> str:
-    """What the fingerprint of a job is made of, as JSON text: the operators, their versions, what they keep."""
-    return json.dumps(
-        [
-            {
-                "id": link.operator_id,
-                "version": link.version,
-                "coordinated": link.coordinator is not None,
-                "keeps_state": link.keeps_state_across_splits,
-            }
-            for link in chain.links
-        ],
-        sort_keys=True,
-    )
-
-
 class Rebuild:
-    """Folds stored records, in offset order, into a job's state: whole turns only; void ones are counted."""
+    """Folds stored records, in offset order, into a job's state: whole turns only; void ones are counted.
 
-    def __init__(self, projection: JobProjection, types: PayloadTypes) -> None:
+    Args:
+        projection: Of the job.
+        types: Those that the job declares.
+        operators: Those that it has: of others a type may be undeclared. None: no type may.
+    """
+
+    def __init__(
+        self,
+        projection: JobProjection,
+        types: PayloadTypes,
+        operators: Collection[str] | None = None,
+    ) -> None:
         self.state: JobState = projection.initial()
         self.counting: Counting = NOTHING_COUNTED
         self.end_offset = 0
@@ -79,7 +74,9 @@ class Rebuild:
         self.void_count = 0
         self.checkpoint_offset: int | None = None
         """Of the newest `CHECKPOINT_COMPLETED` that counts."""
-        self._projection, self._types = projection, types
+        self._projection, self._types, self._operators = projection, types, operators
+        self._undeclared: dict[str, int] = {}
+        """Offsets of the registrations of types that the job does not declare."""
         self._turn: list[tuple[StoredRecord, Header | None]] = []
 
     @property
@@ -122,7 +119,9 @@ class Rebuild:
     def _apply(self, stored: StoredRecord, header: Header | None) -> None:
         record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
         if record.kind is Kind.TYPE_REGISTERED:
-            self._check_type(stored.offset, record.payload_type or "", record.attributes)
+            self._check_type(stored.offset, record)
+        elif record.payload_type in self._undeclared:
+            self._check_undeclared(record)
         try:
             self.state = self._projection.apply(self.state, record)
         except RecordError as error:
@@ -131,22 +130,33 @@ class Rebuild:
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             self.checkpoint_offset = stored.offset
 
-    def _check_type(self, offset: int, key: str, attributes: Mapping[str, str]) -> None:
+    def _check_type(self, offset: int, record: Record) -> None:
+        key = record.payload_type or ""
         if key not in self._types:
-            raise RecordError(
-                offset,
-                Kind.TYPE_REGISTERED.value,
-                f"payload type {key} is not one of this job's: run the version of the job that has "
-                "it, or name it in an operator's `payload_types`",
-            )
+            self._undeclared[key] = offset
+            return
         here = f"{self._types.by_key(key).fingerprint:016x}"
-        if here != attributes["fingerprint"]:
+        there = record.attributes["fingerprint"]
+        if here != there:
             raise RecordError(
                 offset,
                 Kind.TYPE_REGISTERED.value,
-                f"payload type {key} has schema {attributes['fingerprint']} in the log and {here} "
+                f"payload type {key} has schema {there} in the log and {here} "
                 "here: give the changed type a new version",
             )
+
+    def _check_undeclared(self, record: Record) -> None:
+        """Of an operator that the job no longer has, a type may be unknown here (clause E8)."""
+        known, operator_id = self._operators, record.operator_id
+        if known is not None and operator_id is not None and operator_id not in known:
+            return
+        key = record.payload_type or ""
+        raise RecordError(
+            self._undeclared[key],
+            Kind.TYPE_REGISTERED.value,
+            f"payload type {key} is not one of this job's: run the version of the job that has "
+            "it, or name it in an operator's `payload_types`",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +193,8 @@ def rebuild(
         RestoreError: The log does not begin at its beginning.
         LogUnavailableError: No progress within the bound.
     """
-    made = Rebuild(projection, chain.payload_types)
+    operators = frozenset(link.operator_id for link in chain.links)
+    made = Rebuild(projection, chain.payload_types, operators)
     start, end = log.start_offset(), log.high_watermark()
     if start > 0:
         raise RestoreError(
@@ -213,28 +224,35 @@ def check_fits(
     parallelism: int,
     mode: str,
     restore: str | None = None,
+    allow_non_restored_state: Collection[str] = (),
 ) -> None:
-    """Refuse a job that its history does not fit, naming the difference (clauses E7, E9).
+    """Refuse a job that its history does not fit, naming the difference (clauses E7 to E9).
+
+    Args:
+        job_id: The job.
+        state: What its log says.
+        chain: The job's.
+        parallelism: How many subtasks it is to have.
+        mode: `batch` or `streaming`.
+        restore: As the user says; None for the mode's default.
+        allow_non_restored_state: Operators that the job no longer has and whose state may go.
 
     Raises:
         RestoreError: Before anything was appended.
     """
     if state.epoch == -1:
         return
-    here = {
-        "job_id": job_id,
-        "mode": mode,
-        "operators": describe_operators(chain),
-    }
+    here = {"job_id": job_id, "mode": mode}
     advice = {
         "job_id": "a topic holds one job: use its own",
         "mode": "run it in the same mode, or use another job id",
-        "operators": "run the chain that wrote the history, or use another job id",
     }
     there = {"job_id": state.job_id, **dict(state.launch.items())}
-    for what in ("job_id", "mode", "operators"):
+    for what in ("job_id", "mode"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
+    way, _ = first_input(_as_taken_over(state), chain, restore=restore)
+    check_operators(job_id, state, chain, mode=way, allowed=allow_non_restored_state)
     if len(state.subtasks) != parallelism:
         _check_parallelism(job_id, state, chain, parallelism, restore)
 

@@ -25,13 +25,17 @@ from coordlog.kernel.inputs import (
     CheckpointTimedOut,
     FailGlobally,
     Input,
+    RequestOutcome,
+    Respond,
     Rollback,
     WorkDone,
 )
 from coordlog.kernel.outputs import (
     AcceptAttempt,
     AnswerFinished,
+    AnswerRequest,
     Call,
+    CallRequest,
     CancelStage,
     CompletedReleased,
     DelayNextAttempt,
@@ -136,6 +140,7 @@ class Runtime:
         stage: Stage,
         workers: Workers,
         on_released: Callable[[Sequence[Record]], None] | None = None,
+        on_answer: Callable[[AnswerRequest], None] | None = None,
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
@@ -153,7 +158,7 @@ class Runtime:
         )
         self._config, self._options, self._clock = config, options, clock
         self._connections, self._stage, self._workers = connections, stage, workers
-        self._on_released = on_released
+        self._on_released, self._on_answer = on_released, on_answer
         self._turn: Turn | None = None
         self._calls: deque[Call] = deque()
         self._failed_inside: tuple[str, str] | None = None
@@ -386,6 +391,9 @@ class Runtime:
             trace = "".join(traceback.format_exception(failure.cause))
             what = f"{failure.callback} of operator {failure.operator_id!r}{about} raised "
             what += f"{type(failure.cause).__name__}: {failure.cause}\n{trace}"[:REASON_CHARS_MAX]
+        for call in first.calls:
+            if isinstance(call, CallRequest):
+                self._take(turn, self._answer_failed(call, what, turn.now_us))
         given = FailGlobally(
             reason=what[:REASON_CHARS_MAX],
             operator_id=failure.operator_id,
@@ -393,6 +401,17 @@ class Runtime:
         )
         self._take(turn, step(self._config, self.state, given, turn.now_us))
         self._calls.clear()
+
+    def _answer_failed(self, call: CallRequest, what: str, now_us: int) -> Step:
+        """No request is left open (clause J1)."""
+        answer = Respond(
+            request_id=call.request_id,
+            operator_id=call.operator_id,
+            cause=call.sequence,
+            outcome=RequestOutcome.FAILED,
+            reason=what,
+        )
+        return act(self._config, self.state, answer, now_us)
 
     def _close_turn(self, turn: Turn) -> None:
         if not turn.records and not turn.effects and turn.connection_id is None:
@@ -504,6 +523,9 @@ class Runtime:
                 self._workers.post(lambda: self.handle(released))
             case StartCheckpointTimer():
                 self._start_checkpoint_timer(effect.checkpoint_id)
+            case AnswerRequest():
+                if self._on_answer is not None:
+                    self._on_answer(effect)
             case EndJob():
                 self.outcome = effect
 

@@ -167,6 +167,25 @@ class Appender:
         self.settle("appending")
         return self._state.counted_at
 
+    def look(self) -> None:
+        """See whether another epoch is in force, by what stands in the log; one that does not answer is let be.
+
+        For a driver that has had nothing to append for a while (clause K2).
+
+        Raises:
+            FencedError: It is.
+            LogUnavailableError, OffsetGapError, ClosedError: As `append`.
+        """
+        if self._is_closed:
+            raise ClosedError(f"the appender of job {self._job_id}, epoch {self.epoch},")
+        try:
+            has_more = self._log.high_watermark() != self.end_offset
+        except LogUnavailableError:
+            return
+        if has_more:
+            self._state = protocol.look_begun(self._state)
+            self.settle("looking for another driver")
+
     def close(self) -> None:
         """End; nothing is in flight between two appends. May be called twice."""
         self._is_closed = True

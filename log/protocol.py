@@ -211,6 +211,12 @@ def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverS
     )
 
 
+def look_begun(state: DriverState) -> DriverState:
+    """The driver wants nothing to count; it reads what others have appended, to see whether it is fenced."""
+    assert state.step is _Step.REST
+    return replace(state, step=_Step.ASK)
+
+
 def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
     """Each record of the last `Append` is stored at its offset: *check offsets*, every one.
 

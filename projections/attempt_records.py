@@ -176,7 +176,7 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
     number = required(record.subtask)
     known = state.subtasks[number]
     gateways = state.gateways
-    for operator_id in state.operators:
+    for operator_id in (*state.operators, *state.former_operators):
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
     poison = state.poison

@@ -6,12 +6,18 @@ A fold of the records that count.
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+from coordlog.schemas.builtin import CheckpointTriggered
+from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["CheckpointFold", "CheckpointRow", "CheckpointStatus", "checkpoints"]
+
+T = TypeVar("T")
 
 
 class CheckpointStatus(enum.Enum):
@@ -39,6 +45,20 @@ class CheckpointRow:
     """When it completed or was aborted."""
     acks: int
     reason: str | None
+    missing_coordinators: tuple[str, ...] = ()
+    """The operators whose cut it waits for, or waited for when it was aborted; in the chain's order."""
+    missing_subtasks: tuple[int, ...] = ()
+    """The subtasks whose ack it waits for, or waited for when it was aborted; ascending."""
+
+    @property
+    def missing(self) -> str:
+        """Who is missing, for people; empty where nobody is."""
+        parts = []
+        if self.missing_coordinators:
+            parts.append(f"cuts of {', '.join(self.missing_coordinators)}")
+        if self.missing_subtasks:
+            parts.append(f"acks of subtasks {', '.join(map(str, self.missing_subtasks))}")
+        return " and ".join(parts)
 
     @property
     def milliseconds(self) -> float | None:
@@ -54,6 +74,10 @@ class _Checkpoint:
     ended_us: int | None = None
     acks: int = 0
     reason: str | None = None
+    coordinators: list[str] = field(default_factory=list)
+    """Without a cut so far."""
+    subtasks: list[int] = field(default_factory=list)
+    """Neither acked nor completed so far."""
 
 
 def checkpoints(records: Iterable[Record]) -> tuple[CheckpointRow, ...]:
@@ -76,6 +100,7 @@ class CheckpointFold:
 
     def __init__(self) -> None:
         self._checkpoints: dict[int, _Checkpoint] = {}
+        self._coordinators: tuple[str, ...] = ()
 
     def rows(self) -> tuple[CheckpointRow, ...]:
         """All checkpoints so far, by id."""
@@ -84,10 +109,18 @@ class CheckpointFold:
     def apply(self, record: Record) -> None:
         """One more record."""
         number = record.checkpoint_id
+        if record.kind is Kind.EPOCH_STARTED:
+            self._coordinators = _coordinators_of(record)
+        elif record.kind is Kind.SUBTASK_COMPLETED:
+            self._subtask_completed(record.subtask)
         if number is None:
             return
         if record.kind is Kind.CHECKPOINT_TRIGGERED:
-            self._checkpoints[number] = _Checkpoint(triggered=record)
+            self._checkpoints[number] = _Checkpoint(
+                triggered=record,
+                coordinators=list(self._coordinators),
+                subtasks=_subtasks_of(record),
+            )
             return
         if record.kind is Kind.RESET_TO_CHECKPOINT:
             self._abandon_above(number)
@@ -98,15 +131,26 @@ class CheckpointFold:
         match record.kind:
             case Kind.COORDINATOR_CHECKPOINTED:
                 known.cut_us = record.timestamp_us
+                _remove(known.coordinators, record.operator_id)
             case Kind.CHECKPOINT_ACKED:
                 known.acks += 1
+                if known.status is CheckpointStatus.PENDING:
+                    _remove(known.subtasks, record.subtask)
             case Kind.CHECKPOINT_COMPLETED:
                 known.status, known.ended_us = CheckpointStatus.COMPLETED, record.timestamp_us
+                known.coordinators.clear()
+                known.subtasks.clear()
             case Kind.CHECKPOINT_ABORTED:
                 known.status, known.ended_us = CheckpointStatus.ABORTED, record.timestamp_us
                 known.reason = record.reason
             case _:
                 pass
+
+    def _subtask_completed(self, subtask: int | None) -> None:
+        """It counts as its ack, of every checkpoint that is pending."""
+        for known in self._checkpoints.values():
+            if known.status is CheckpointStatus.PENDING:
+                _remove(known.subtasks, subtask)
 
     def _abandon_above(self, number: int) -> None:
         for key, known in self._checkpoints.items():
@@ -125,4 +169,27 @@ def _row(checkpoint_id: int, one: _Checkpoint) -> CheckpointRow:
         ended_us=one.ended_us,
         acks=one.acks,
         reason=one.reason,
+        missing_coordinators=tuple(one.coordinators),
+        missing_subtasks=tuple(one.subtasks),
     )
+
+
+def _coordinators_of(record: Record) -> tuple[str, ...]:
+    """The operators that have a coordinator, as the job's fingerprint names them."""
+    operators = json.loads(record.attributes.get("operators", "[]"))
+    return tuple(one["id"] for one in operators if one.get("coordinated"))
+
+
+def _subtasks_of(record: Record) -> list[int]:
+    """The subtasks whose attempts a checkpoint waits for."""
+    declared = payload_type_of(CheckpointTriggered)
+    if record.payload is None or record.payload_type != declared.key:
+        return []
+    value = declared.decode(record.payload)
+    assert isinstance(value, CheckpointTriggered)
+    return sorted(one.subtask for one in value.attempts)
+
+
+def _remove(names: list[T], name: T | None) -> None:
+    if name in names:
+        names.remove(name)

@@ -359,7 +359,7 @@ def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
     """
     if now == was:
         return (subtask,)
-    return tuple(range(subtask, was, now if now < was else was))
+    return tuple(range(subtask, was, min(was, now)))
 
 
 def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:

@@ -130,6 +130,8 @@ class JobProjection:
         if not self._operators:
             return state
         if record.kind is Kind.EVENT_REDELIVERED:
+            if record.operator_id not in self._operators:
+                return state  # perhaps of one that is gone, with its types (clause E8)
             event = before.owed_redeliveries[0]
             record = replace(
                 record,
@@ -173,6 +175,8 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     elif phase not in (Phase.ENDING, Phase.FINISHED):
         phase = Phase.STARTING
     operators = json.loads(says["operators"])
+    coordinated = tuple(one["id"] for one in operators if one["coordinated"])
+    former = {*state.operators, *state.former_operators}.difference(coordinated)
     return evolve(
         state,
         job_id=record.job_id,
@@ -184,7 +188,8 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         resumed_phase=resumed,
         is_batch=says["mode"] == "batch",
         parallelism=parallelism,
-        operators=tuple(one["id"] for one in operators if one["coordinated"]),
+        operators=coordinated,
+        former_operators=tuple(sorted(former)),
         stale=_stale(state),
         subtasks=attempts.fresh_subtasks(parallelism) if resumed is None else state.subtasks,
         failures_us=() if failed_before else state.failures_us,

@@ -205,6 +205,15 @@ class PendingCheckpoint:
     acks: Map[int, tuple[OperatorState, ...]] = field(default_factory=Map)
     """States by subtask."""
 
+    def missing_coordinators(self, operators: tuple[str, ...]) -> tuple[str, ...]:
+        """Of these operators those whose coordinator has not made its cut, in their order."""
+        return tuple(one for one in operators if one not in self.cuts)
+
+    @property
+    def missing_subtasks(self) -> tuple[int, ...]:
+        """The subtasks that have neither acked it nor finished, ascending."""
+        return tuple(one for one, _ in sorted_items(self.attempts) if one not in self.acks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedPart:
@@ -284,6 +293,8 @@ class JobState:
     parallelism: int = 0
     operators: tuple[str, ...] = ()
     """The operators that have coordinators, in the order of the chain."""
+    former_operators: tuple[str, ...] = ()
+    """Those that had, before this reign: what they sent to an attempt fails with it (clause E8)."""
     types: Map[str, str] = field(default_factory=Map)
     """Fingerprints by type key."""
     subtasks: Map[int, SubtaskState] = field(default_factory=Map)

@@ -40,15 +40,19 @@ from coordlog.limits import (
 )
 from coordlog.messages import DownMessage, Register, UpMessage
 from coordlog.outside import Arrivals
+from coordlog.requests import Requests
 
 from .attempt_connection import AttemptConnection, estimated_bytes, peer_of, why_closed
+from .client_requests import answered
 from .token import NONCE_BYTES, Token, new_nonce
 from .wire import (
     ATTEMPT_PATH,
     DRIVER_PATH,
+    REQUEST_PATH,
     SOCKET_LOGGER,
     VERSION_HEADER,
     WIRE_VERSION,
+    AskCoordinator,
     ClientHello,
     DriverHello,
     Heartbeat,
@@ -79,6 +83,7 @@ class Endpoint:
         driver_id: The driver.
         token: Without it nobody is let in.
         arrivals: Told what comes, on this endpoint's thread.
+        requests: Answers clients' requests; its `end` comes before this endpoint's `stop`.
         host: What to bind to, and where tasks reach it.
         port: 0 for any that is free.
         lease_s: An attempt that is silent for so long has failed.
@@ -96,6 +101,7 @@ class Endpoint:
         driver_id: str,
         token: Token,
         arrivals: Arrivals,
+        requests: Requests | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         lease_s: float = LEASE_S,
@@ -114,6 +120,8 @@ class Endpoint:
         self._outgoing_bytes_max = outgoing_bytes_max
         self._ids = itertools.count(1)
         self._connections: dict[int, AttemptConnection] = {}
+        self._requests = requests
+        self._clients: set[asyncio.Task[None]] = set()
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -259,6 +267,7 @@ class Endpoint:
             async with asyncio.timeout(CONNECTION_CLOSE_S):
                 for one in connections:
                     await one.written.wait()
+                await asyncio.gather(*self._clients, return_exceptions=True)
         for one in list(self._connections.values()):
             self._cut(one, "the driver ends")
         server.close()
@@ -270,7 +279,7 @@ class Endpoint:
     def _admit(self, channel: ServerConnection, request: Request) -> Response | None:
         """Refuse whoever is of another version, or brings no token."""
         path = urlsplit(request.path).path
-        if path not in (ATTEMPT_PATH, DRIVER_PATH):
+        if path not in (ATTEMPT_PATH, DRIVER_PATH, REQUEST_PATH):
             return channel.respond(404, f"{path}: there is no such thing here\n")
         version = request.headers.get(VERSION_HEADER)
         if version != str(WIRE_VERSION):
@@ -283,7 +292,7 @@ class Endpoint:
                 f"this driver speaks wire version {WIRE_VERSION}, the client {version!r:.20}: "
                 "run one version of coordlog on all machines\n",
             )
-        if path == ATTEMPT_PATH and not self._token.is_in(request.headers.get("Authorization")):
+        if path != DRIVER_PATH and not self._token.is_in(request.headers.get("Authorization")):
             _log.warning("job=%s refused %s: wrong token", self._job_id, peer_of(channel))
             return channel.respond(401, f"not the token of job {self._job_id}'s driver\n")
         return None
@@ -299,8 +308,11 @@ class Endpoint:
             return
         except ConnectionClosed:
             return
-        if urlsplit(channel.request.path).path == DRIVER_PATH:
+        path = urlsplit(channel.request.path).path
+        if path == DRIVER_PATH:
             await self._prove(channel, first)
+        elif path == REQUEST_PATH:
+            await self._serve_client(channel, first)
         elif isinstance(first, Register):
             await self._serve_attempt(channel, first)
         else:
@@ -316,6 +328,22 @@ class Endpoint:
         answer = DriverHello(job_id=self._job_id, driver_id=self._driver_id, proof=proof)
         with contextlib.suppress(ConnectionClosed):
             await channel.send(encode(answer))
+
+    async def _serve_client(self, channel: ServerConnection, ask: object) -> None:
+        """Answer one request (clause J1)."""
+        if self._requests is None or not isinstance(ask, AskCoordinator):
+            channel.transport.abort()
+            return
+        serving = asyncio.current_task()
+        assert serving is not None, "a connection's handler is one"
+        self._clients.add(serving)
+        try:
+            answer = await answered(self._requests, ask, channel, self._post)
+            if answer is not None:
+                with contextlib.suppress(ConnectionClosed):
+                    await channel.send(encode(answer))
+        finally:
+            self._clients.discard(serving)
 
     # --- one attempt ------------------------------------------------------------------------------
     async def _serve_attempt(self, channel: ServerConnection, register: Register) -> None:

@@ -13,12 +13,15 @@ from coordlog.limits import (
     CHECKPOINT_TIMEOUT_S,
     LOG_TIMEOUT_S,
     REGISTRATION_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
 from coordlog.log.port import Log
+from coordlog.requests import Answer
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
 from .session import plain_interrupts
@@ -61,6 +64,7 @@ class Job:
         checkpoint_interval_s: Seconds between checkpoints, in streaming.
         batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
         restore: `rollback` or `resume`; by default what the mode says.
+        allow_non_restored_state: Operators that the job no longer has and whose state may go; else it is refused.
         take_over: Take a live driver's place.
         restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
         restart_window_s: Seconds.
@@ -90,6 +94,7 @@ class Job:
         checkpoint_interval_s: float = 10.0,
         batch: bool = False,
         restore: str | None = None,
+        allow_non_restored_state: Sequence[str] = (),
         take_over: bool = False,
         restarts_max: int | None = None,
         restart_window_s: float | None = None,
@@ -125,6 +130,7 @@ class Job:
             parallelism=parallelism,
             is_batch=batch,
             restore=restore,
+            allow_non_restored_state=tuple(allow_non_restored_state),
             is_take_over=take_over,
             restarts_max=restarts_max,
             restart_window_s=restart_window_s,
@@ -189,6 +195,15 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> JobResult | None:
         """Wait for the end; None where it has not come within `timeout_s`. Raises as `run`."""
         return self._started().wait(timeout_s)
+
+    def request(
+        self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """Ask an operator's coordinator, and wait for its answer to be in the log. Any thread; raises as the driver's.
+
+        Another process asks with `request_coordinator`.
+        """
+        return self._started().request(operator_id, request, timeout_s=timeout_s)
 
     def trigger_checkpoint(self) -> None:
         """Ask for a checkpoint now. Any thread."""

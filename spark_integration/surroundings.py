@@ -52,6 +52,7 @@ class SparkSurroundings:
             driver_id=driver_id,
             token=token,
             arrivals=mailbox,
+            requests=mailbox.requests,
             host=endpoint_host(self._spark),
         )
         self._endpoint = endpoint

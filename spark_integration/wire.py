@@ -1,4 +1,4 @@
-"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v1.avsc`.
+"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v2.avsc`.
 
 One message is one value of a union of records. Neither side reads another version's bytes: the
 version stands in the handshake, and another one is refused there, by its number.
@@ -40,11 +40,14 @@ from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState
 __all__ = [
     "ATTEMPT_PATH",
     "DRIVER_PATH",
+    "REQUEST_PATH",
     "SOCKET_LOGGER",
     "VERSION_HEADER",
     "WIRE_SCHEMA",
     "WIRE_VERSION",
+    "AskCoordinator",
     "ClientHello",
+    "CoordinatorAnswer",
     "DriverHello",
     "Heartbeat",
     "WireMessage",
@@ -54,7 +57,7 @@ __all__ = [
     "encode",
 ]
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 """Rises with each change of the schema; driver and tasks run one version of coordlog."""
 
 VERSION_HEADER: Final = "Coordlog-Wire"
@@ -66,8 +69,11 @@ ATTEMPT_PATH: Final = "/attempt"
 DRIVER_PATH: Final = "/driver"
 """Where anybody may ask the driver to prove itself; whoever asks shows nothing."""
 
+REQUEST_PATH: Final = "/request"
+"""Where clients ask coordinators, with the job's token; one request on each connection."""
+
 WIRE_SCHEMA: Final = (
-    resources.files("coordlog.spark_integration") / "avro" / "wire-v1.avsc"
+    resources.files("coordlog.spark_integration") / "avro" / "wire-v2.avsc"
 ).read_text(encoding="utf-8")
 """The union of all messages, as JSON text."""
 
@@ -97,7 +103,35 @@ class DriverHello:
     proof: bytes
 
 
-WireMessage = UpMessage | DownMessage | Heartbeat | ClientHello | DriverHello
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCoordinator:
+    """A client's first and only message at `REQUEST_PATH` (clause J1)."""
+
+    operator_id: str
+    payload_type: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorAnswer:
+    """The answer to `AskCoordinator`, once it is in the log; `outcome` is the value of a `RequestOutcome`."""
+
+    outcome: str
+    sequence: int | None = None
+    payload_type: str | None = None
+    payload: bytes | None = None
+    reason: str | None = None
+
+
+WireMessage = (
+    UpMessage
+    | DownMessage
+    | Heartbeat
+    | ClientHello
+    | DriverHello
+    | AskCoordinator
+    | CoordinatorAnswer
+)
 
 _UP: Final = (Register, SendEvent, AckEvent, AckCheckpoint, FinishSplit, Complete, Fail, Heartbeat)
 _DOWN: Final = (
@@ -197,6 +231,8 @@ def _plain(message: WireMessage) -> Plain:
             | Heartbeat()
             | ClientHello()
             | DriverHello()
+            | AskCoordinator()
+            | CoordinatorAnswer()
         ):
             return _fields(message)
         case _:
@@ -273,4 +309,6 @@ _MAKE: Final[dict[str, Callable[[Plain], WireMessage]]] = {
     "Heartbeat": _of(Heartbeat),
     "ClientHello": _of(ClientHello),
     "DriverHello": _of(DriverHello),
+    "AskCoordinator": _of(AskCoordinator),
+    "CoordinatorAnswer": _of(CoordinatorAnswer),
 }

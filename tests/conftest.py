@@ -12,6 +12,8 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
+from contract_table import contract_ids, unknown_marks
+
 hypothesis.settings.register_profile(
     "local",
     deadline=None,  # a loaded machine is not a finding
@@ -76,6 +78,14 @@ def seed(request: pytest.FixtureRequest) -> int:
     command = f"make test ARGS='{request.node.nodeid} --seed={value}'"
     request.node.add_report_section("setup", "seed", f"seed {value}; to repeat: {command}")
     return value
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A mark with an id that the contract does not have shows nothing."""
+    unknown = unknown_marks(contract_ids(), items)
+    if unknown:
+        raise pytest.UsageError("\n".join(unknown))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -124,7 +124,7 @@ def running(**options: Any) -> Generator[tuple[Endpoint, Heard], None, None]:  #
 
 @contextmanager
 def connected(
-    address: str, *, token: Token | None = TOKEN, version: str = "1", path: str = "/attempt"
+    address: str, *, token: Token | None = TOKEN, version: str = "2", path: str = "/attempt"
 ) -> Generator[ClientConnection, None, None]:
     """A connection that says and hears nothing by itself."""
     headers = {"Coordlog-Wire": version}

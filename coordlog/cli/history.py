@@ -11,6 +11,7 @@ import click
 from rich.text import Text
 
 from coordlog.projections.audit import AuditRecord
+from coordlog.projections.checkpoint_audit import CheckpointFold, CheckpointStatus
 from coordlog.projections.payload_json import Json, hex_text, on_one_line, to_json
 from coordlog.schemas.record import Kind, Record
 
@@ -105,7 +106,8 @@ def history(
     """Show JOB's records in log order.
 
     A record that does not count is marked with the reason. The log is read from its start whatever
-    is asked for: what counts depends on all that stands before.
+    is asked for: what counts depends on all that stands before. Without a limit, what a checkpoint
+    that is still pending waits for stands at the end.
     """
     wanted = _Wanted(
         kinds=frozenset(Kind(one) for one in kinds),
@@ -116,12 +118,31 @@ def history(
         from_offset=from_offset,
     )
     with records_of(logs, job) as records:
-        shown = itertools.islice((one for one in records if wanted(one)), limit)
+        pending = CheckpointFold()
+        shown = itertools.islice((one for one in _noted(records, pending) if wanted(one)), limit)
         if as_json:
             for one in shown:
                 print_json(record_json(one))
         else:
             _print_lines(shown)
+            if limit is None:
+                _print_pending(pending)
+
+
+def _noted(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[AuditRecord]:
+    """The records, each shown to the fold if it counts."""
+    for one in records:
+        if one.counts and one.record is not None:
+            fold.apply(one.record)
+        yield one
+
+
+def _print_pending(fold: CheckpointFold) -> None:
+    """Whom the checkpoints that are pending at the end of the log wait for."""
+    for row in fold.rows():
+        if row.status is CheckpointStatus.PENDING:
+            missing = row.missing or "nothing but its completion"
+            click.echo(f"\ncheckpoint {row.checkpoint_id} is pending; missing: {missing}")
 
 
 def _print_lines(records: Iterable[AuditRecord]) -> None:

@@ -60,6 +60,7 @@ def look(
     source_path: str,
     parallelism: int,
     is_batch: bool,
+    restore: str | None,
     is_take_over: bool,
     log_timeout_s: float,
     on_progress: Callable[[int, int], None],
@@ -83,16 +84,15 @@ def look(
     tapped = _Tapped(log, ProgressFold())
     found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
     try:
-        state = None
+        state, chain = None, parts.chain()
         if is_there:
-            chain = parts.chain()
             made = rebuild(tapped, chain, projection_of(chain), on_progress=on_progress)
             state = made.state if made.state.epoch >= 0 else None
         if state is None:
             parts.source.settle_schema()
         else:
             mode = "batch" if is_batch else "streaming"
-            check_fits(job_id, state, parts.chain(), parallelism=parallelism, mode=mode)
+            check_fits(job_id, state, chain, parallelism=parallelism, mode=mode, restore=restore)
             _check_source(job_id, tapped.fold, source_path)
             if found.is_finished:
                 return found

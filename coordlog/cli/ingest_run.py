@@ -140,6 +140,7 @@ class _Ingest:
             source_path=options.source,
             parallelism=options.parallelism,
             is_batch=options.is_batch,
+            restore=options.restore,
             is_take_over=options.is_take_over,
             log_timeout_s=options.log_timeout_s,
             on_progress=self._folded,

@@ -35,6 +35,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "attempts": _Command("tables", "attempts", "List the execution attempts of a job."),
     "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
     "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
+    "export": _Command("export", "export", "Write a job's whole log to one file."),
     "jobs": _Command("jobs", "jobs", "List the jobs that have a log."),
     "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
     "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),

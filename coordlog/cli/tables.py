@@ -76,6 +76,7 @@ _CHECKPOINT_COLUMNS = (
     Column("CUT AFTER", is_right=True, rank=2),
     Column("ENDED AFTER", is_right=True),
     Column("ACKS", is_right=True, rank=3),
+    Column("MISSING"),
     Column("WHY"),
 )
 
@@ -172,7 +173,11 @@ def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
 @_json_option
 @with_logs
 def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the checkpoints of JOB: when each was triggered and cut, and what became of it."""
+    """List the checkpoints of JOB: when each was triggered and cut, and what became of it.
+
+    MISSING names the coordinators without a cut and the subtasks without an ack: of a pending
+    checkpoint those that it waits for, of an aborted one those that it waited for.
+    """
     found = audit_of(logs, job)
     if as_json:
         _print_all(found.checkpoints)
@@ -192,6 +197,7 @@ def _checkpoint_cells(one: CheckpointRow) -> tuple[str | Text, ...]:
         lasted(one.triggered_us, one.cut_us),
         lasted(one.triggered_us, one.ended_us),
         str(one.acks),
+        on_one_line(one.missing, _REASON_CHARS),
         on_one_line(one.reason or "", _REASON_CHARS),
     )
 

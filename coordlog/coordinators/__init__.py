@@ -1,1 +1,23 @@
-"""Coordinators that are ready to be used."""
+"""Coordinators that are ready to be used, and the base that they stand on: `EventSourcedCoordinator`."""
+
+from __future__ import annotations
+
+from coordlog.coordinator import CoordinatorProvider, EventSourcedCoordinator
+from coordlog.projections.operator_projection import OperatorProjection
+
+from .commits import CommitCoordinator, CommitCoordinatorProvider
+from .enumerator import EnumeratorContext, SplitEnumerator
+from .splits import DefaultEnumerator, SplitCoordinator, SplitCoordinatorProvider
+
+__all__ = [
+    "CommitCoordinator",
+    "CommitCoordinatorProvider",
+    "CoordinatorProvider",
+    "DefaultEnumerator",
+    "EnumeratorContext",
+    "EventSourcedCoordinator",
+    "OperatorProjection",
+    "SplitCoordinator",
+    "SplitCoordinatorProvider",
+    "SplitEnumerator",
+]

@@ -420,13 +420,14 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
             lambda operator_id: CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE)
         )
         return
-    checkpoints.advance(step)
+    # Pending checkpoints go on in a turn of their own: a coordinator that cannot do without what has failed here may
+    # fail the job in this one, and then no checkpoint may hold the subtask as finished.
 
 
 def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
     """What the subtask's attempt has not acked, in send order."""
     events: list[DownEvent] = []
-    for operator_id in state.operators:
+    for operator_id in (*state.operators, *state.former_operators):
         gateway: GatewayState | None = state.gateways.get((operator_id, subtask))
         if gateway is not None:
             events.extend(event for _, event in sorted_items(gateway.unacked))

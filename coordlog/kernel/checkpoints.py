@@ -103,6 +103,8 @@ def complete_checkpoint(step: StepBuilder, given: CompleteCheckpoint) -> None:
     pending = step.state.pending.get(given.checkpoint_id)
     if pending is None or given.operator_id in pending.cuts:
         return
+    if given.operator_id not in step.config.operators:
+        return  # cuts are counted: one of nobody would stand for another's (clause F9)
     for older, one in sorted_items(step.state.pending):
         # Barriers keep the order of their checkpoints, so that cuts must too (clause F10).
         if older < given.checkpoint_id and given.operator_id not in one.cuts:
@@ -186,15 +188,23 @@ def advance(step: StepBuilder) -> None:
         pending = step.state.pending.get(checkpoint_id)
         if pending is None:
             continue
-        if not pending.is_injected and _is_cut(step, pending):
+        if not pending.is_injected and _is_cut(step.state, pending):
             _inject(step, pending)
             pending = step.state.pending[checkpoint_id]
         if pending.is_injected and len(pending.acks) == len(pending.attempts):
             _complete(step, pending)
 
 
-def _is_cut(step: StepBuilder, pending: PendingCheckpoint) -> bool:
-    return len(pending.cuts) == len(step.config.operators) and not pending.waiting
+def can_advance(state: JobState) -> bool:
+    """Whether `advance` would do something."""
+    return any(
+        len(one.acks) == len(one.attempts) if one.is_injected else _is_cut(state, one)
+        for one in state.pending.values()
+    )
+
+
+def _is_cut(state: JobState, pending: PendingCheckpoint) -> bool:
+    return len(pending.cuts) == len(state.operators) and not pending.waiting
 
 
 def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
 
 __all__ = [
     "Action",
+    "AdvanceCheckpoints",
     "AttemptLost",
     "AttemptRegistered",
     "CheckpointAckArrived",
@@ -26,6 +28,9 @@ __all__ = [
     "Input",
     "RecordFact",
     "Redeliver",
+    "RequestArrived",
+    "RequestOutcome",
+    "Respond",
     "Resume",
     "Rollback",
     "SendEvent",
@@ -72,6 +77,11 @@ class StaleAttempt:
     """At a resume: an attempt of the dead driver is over."""
 
     subtask: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceCheckpoints:
+    """A subtask has completed, and what a pending checkpoint waited for may be there with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +230,36 @@ class WorkDone:
     """The coordinator that asked is closed."""
 
 
+# --- from clients ----------------------------------------------------------------------------------------------------
+class RequestOutcome(enum.Enum):
+    """What became of a client's request (clause J1)."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    """By the coordinator, before it did anything."""
+    FAILED = "failed"
+    """Its handler raised, which fails the job globally (clause A3)."""
+    NOT_A_HANDLER = "not a handler"
+    NO_SUCH_OPERATOR = "no such operator"
+    RESTARTING = "restarting"
+    """The coordinator is about to be made anew; nothing was done."""
+    UNREADABLE = "unreadable"
+    """Its payload is of no type of the job, damaged or too large; nothing was done."""
+    OVER = "over"
+    """Its job, its driver or its time is over; whether it was handled, the log tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestArrived:
+    """A client asks a coordinator."""
+
+    request_id: int
+    """Of this driver's clients; it stands in no record."""
+    operator_id: str
+    payload_type: str
+    payload: bytes
+
+
 Input = (
     Start
     | Resume
@@ -227,6 +267,7 @@ Input = (
     | Redeliver
     | TellRestored
     | StaleAttempt
+    | AdvanceCheckpoints
     | FinishJob
     | FailGlobally
     | AttemptRegistered
@@ -236,6 +277,7 @@ Input = (
     | CheckpointAckArrived
     | SplitFinishedArrived
     | CompletionArrived
+    | RequestArrived
     | CheckpointDue
     | CheckpointTimedOut
     | CheckpointReleased
@@ -294,4 +336,18 @@ class GiveCommit:
     payload: bytes
 
 
-Action = SendEvent | CompleteCheckpoint | FailCheckpoint | RecordFact | GiveCommit
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Respond:
+    """What `handle_coordination_request` returned, or why it did not."""
+
+    request_id: int
+    operator_id: str
+    cause: int
+    """The sequence of the `REQUEST`."""
+    outcome: RequestOutcome
+    payload_type: str | None = None
+    payload: bytes | None = None
+    reason: str | None = None
+
+
+Action = SendEvent | CompleteCheckpoint | FailCheckpoint | RecordFact | GiveCommit | Respond

@@ -8,9 +8,12 @@ from coordlog.projections.state import DownEvent, JobState, UpEvent
 from coordlog.schemas.builtin import OperatorState
 from coordlog.schemas.record import Record
 
+from .inputs import RequestOutcome
+
 __all__ = [
     "AcceptAttempt",
     "AnswerFinished",
+    "AnswerRequest",
     "Call",
     "CallAborted",
     "CallAttemptFailed",
@@ -21,6 +24,7 @@ __all__ = [
     "CallEvent",
     "CallFuture",
     "CallHandler",
+    "CallRequest",
     "CallReset",
     "CallStart",
     "CallSubtaskReset",
@@ -152,6 +156,18 @@ class CallHandler:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """`handle_coordination_request`."""
+
+    operator_id: str
+    request_id: int
+    sequence: int
+    """Of the `REQUEST`."""
+    payload_type: str
+    payload: bytes
+
+
 Call = (
     CallCreate
     | CallReset
@@ -165,6 +181,7 @@ Call = (
     | CallAborted
     | CallFuture
     | CallHandler
+    | CallRequest
 )
 
 
@@ -294,6 +311,19 @@ class StopAckTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """Tell a client what became of its request."""
+
+    request_id: int
+    outcome: RequestOutcome
+    sequence: int | None = None
+    """Of the `RESPONSE`; None where nothing was recorded."""
+    payload_type: str | None = None
+    payload: bytes | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob:
     """The job is over."""
 
@@ -316,6 +346,7 @@ Effect = (
     | CompletedReleased
     | StartCheckpointTimer
     | StopAckTimer
+    | AnswerRequest
     | EndJob
 )
 

@@ -10,10 +10,11 @@ from typing import assert_never
 
 from coordlog.projections.state import JobState, Phase
 
-from . import attempts, checkpoints, failures
+from . import attempts, checkpoints, failures, requests
 from .building import KernelConfig, StepBuilder
 from .inputs import (
     Action,
+    AdvanceCheckpoints,
     AttemptLost,
     AttemptRegistered,
     CheckpointAckArrived,
@@ -32,6 +33,8 @@ from .inputs import (
     Input,
     RecordFact,
     Redeliver,
+    RequestArrived,
+    Respond,
     Resume,
     Rollback,
     SendEvent,
@@ -67,6 +70,8 @@ def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> S
             failures.record_fact(builder, action)
         case GiveCommit():
             failures.give_commit(builder, action)
+        case Respond():
+            requests.respond(builder, action)
         case _:
             assert_never(action)
     return builder.built()
@@ -84,6 +89,8 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             attempts.split_finished_arrived(builder, given)
         case CompletionArrived():
             attempts.completion_arrived(builder, given)
+        case RequestArrived():
+            requests.request_arrived(builder, given)
         case AttemptRegistered():
             attempts.attempt_registered(builder, given)
         case AttemptLost():
@@ -112,6 +119,8 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             failures.redeliver(builder)
         case TellRestored():
             failures.tell_restored(builder)
+        case AdvanceCheckpoints():
+            checkpoints.advance(builder)
         case FinishJob():
             failures.finish_job(builder)
         case _:
@@ -133,6 +142,8 @@ def due(state: JobState) -> Input | None:
         return TellRestored()
     if state.stale:
         return StaleAttempt(subtask=state.stale[0])
+    if checkpoints.can_advance(state):
+        return AdvanceCheckpoints()
     if state.is_batch or state.finished_count < state.parallelism:
         return None
     if checkpoints.last_is_final(state):

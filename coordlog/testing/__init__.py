@@ -1,7 +1,23 @@
-"""Run a coordinator in memory: no Kafka, no Spark, no real clock, no thread."""
+"""Test your own coordinator: no Kafka, no Spark, no real clock, no thread (docs/testing.md)."""
 
 from __future__ import annotations
 
-from .by_hand import FakeAttempt, FakeClock, FakeStage, HandDrivenJob
+from .by_hand import FakeAttempt, FakeClock, FakeRequest, FakeStage, HandDrivenJob
+from .crash_sweep import CrashSweepError, SweepResult, crash_sweep
+from .replay import ReplayError, ReplayResult, replay
+from .replay_history import History
 
-__all__ = ["FakeAttempt", "FakeClock", "FakeStage", "HandDrivenJob"]
+__all__ = [
+    "CrashSweepError",
+    "FakeAttempt",
+    "FakeClock",
+    "FakeRequest",
+    "FakeStage",
+    "HandDrivenJob",
+    "History",
+    "ReplayError",
+    "ReplayResult",
+    "SweepResult",
+    "crash_sweep",
+    "replay",
+]

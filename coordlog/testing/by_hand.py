@@ -14,6 +14,8 @@ from typing import TypeVar
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
 from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.inputs import RequestArrived
+from coordlog.kernel.outputs import AnswerRequest
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
@@ -28,15 +30,17 @@ from coordlog.messages import (
     Register,
     SendEvent,
 )
+from coordlog.projections.job import JobProjection
+from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.restore import check_fits, describe_operators, first_input, projection_of, rebuild
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import counted_turns
-from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["FakeAttempt", "FakeClock", "FakeStage", "HandDrivenJob"]
+__all__ = ["FakeAttempt", "FakeClock", "FakeRequest", "FakeStage", "HandDrivenJob"]
 
 M = TypeVar("M")
 
@@ -184,6 +188,27 @@ class FakeAttempt:
         self.job.run(lambda: runtime.arrived(self.connection_id, message))
 
 
+@dataclass(slots=True, eq=False)
+class FakeRequest:
+    """A client's request, by hand."""
+
+    types: PayloadTypes
+    operator_id: str
+    payload_type: str
+    answers: list[AnswerRequest] = field(default_factory=list)
+    """What it was told: nothing yet, or one answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for its answer."""
+        return not self.answers
+
+    def answer(self) -> Answer:
+        """The answer. Raises what the client would be raised."""
+        (effect,) = self.answers
+        return answer_of(effect, self.types, self.operator_id, self.payload_type)
+
+
 def _snapshot(
     states: dict[str, bytes] | None, committables: Sequence[tuple[str, bytes]]
 ) -> AttemptSnapshot:
@@ -216,6 +241,7 @@ class HandDrivenJob:
         options: RuntimeOptions | None = None,
         configure: Callable[[KernelConfig], KernelConfig] | None = None,
         restore: str | None = None,
+        allow_non_restored_state: Sequence[str] = (),
         is_held: bool = False,
         driver_id: str | None = None,
     ) -> None:
@@ -228,7 +254,14 @@ class HandDrivenJob:
         self.is_work_held = False
         self._posted: deque[Callable[[], None]] = deque()
         self._task_count = 0
-        self._driver = DriverOptions(job_id=job_id, parallelism=parallelism, is_batch=is_batch)
+        self.requests = Requests(chain.payload_types)
+        self.requests.begin(self._requested)
+        self._driver = DriverOptions(
+            job_id=job_id,
+            parallelism=parallelism,
+            is_batch=is_batch,
+            allow_non_restored_state=allow_non_restored_state,
+        )
         self._open(options, configure, restore, driver_id)
 
     def _open(
@@ -249,6 +282,7 @@ class HandDrivenJob:
             parallelism=driver.parallelism,
             mode=mode,
             restore=restore,
+            allow_non_restored_state=driver.allow_non_restored_state,
         )
         name = driver_id or f"driver-{made.state.epoch + 1}"
 
@@ -278,14 +312,7 @@ class HandDrivenJob:
             patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
         )
         made.catch_up(self.log, self.appender.end_offset)
-        config = KernelConfig(
-            projection=projection,
-            operators=made.state.operators,
-            is_batch=driver.is_batch,
-            keeps_finished_splits=driver.is_batch and not self.chain.keeps_state_across_splits,
-            cluster_id=self.log.identity.cluster_id,
-            topic_id=self.log.identity.topic_id,
-        )
+        config = self._config(projection, made.state.operators)
         if configure is not None:
             config = configure(config)
         self.runtime = Runtime(
@@ -297,13 +324,37 @@ class HandDrivenJob:
             connections=self,
             stage=self.stage,
             workers=_InlineWorkers(self),
+            on_answer=self.requests.answered,
         )
         self.mode, given = first_input(made.state, self.chain, restore=restore)
         if self.mode != "finished":
             self.run(lambda: self.runtime.begin(given))
 
+    def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
+        is_batch = self._driver.is_batch
+        return KernelConfig(
+            projection=projection,
+            operators=operators,
+            is_batch=is_batch,
+            keeps_finished_splits=is_batch and not self.chain.keeps_state_across_splits,
+            cluster_id=self.log.identity.cluster_id,
+            topic_id=self.log.identity.topic_id,
+        )
+
     def _sleep(self, seconds: float) -> None:
         self.clock.seconds += seconds
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+    def _requested(self, given: RequestArrived) -> None:
+        self.run(lambda: self.runtime.handle(given))
+
+    def ask(self, operator_id: str, request: Payload) -> FakeRequest:
+        """Ask a coordinator; the answer is there once it is released."""
+        types = self.chain.payload_types
+        payload_type, payload = encoded_request(types, request)
+        asked = FakeRequest(types, operator_id, payload_type)
+        self.requests.ask(operator_id, payload_type, payload, asked.answers.append)
+        return asked
 
     # --- Connections --------------------------------------------------------------------------------------------------
     def send(self, connection_id: int, message: DownMessage) -> None:
@@ -367,6 +418,7 @@ class HandDrivenJob:
     def crash(self) -> None:
         """The driver's process dies: nothing more of it happens."""
         self.is_crashed = True
+        self.requests.end()
         self.appender.close()
 
     # --- attempts -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
-from coordlog.errors import JobFailedError, RestoreError
+from coordlog.errors import FencedError, JobFailedError, RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
@@ -62,6 +62,20 @@ class Pipeline:
         parallelism: int = SUBTASKS,
     ) -> JobResult:
         """Run one driver to its end."""
+        driver = self.begin(on_released, restarts_max=restarts_max, parallelism=parallelism)
+        result = driver.wait(WAIT_S)
+        assert result is not None, f"not over within {WAIT_S} s"
+        return result
+
+    def begin(
+        self,
+        on_released: Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
+        | None = None,
+        *,
+        restarts_max: int | None = None,
+        parallelism: int = SUBTASKS,
+    ) -> JobDriver:
+        """Start one driver."""
         self.sink.prepare("job")
         surroundings = InMemorySurroundings(self.chain, "job", parallelism)
 
@@ -85,9 +99,7 @@ class Pipeline:
             on_released=released,
         )
         driver.start()
-        result = driver.wait(WAIT_S)
-        assert result is not None, f"not over within {WAIT_S} s"
-        return result
+        return driver
 
     def committed(self) -> list[int]:
         """The rows that anybody sees, sorted."""
@@ -198,6 +210,29 @@ def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:
 
     assert result.status is JobStatus.ALREADY_FINISHED
     assert pipeline.log.high_watermark() == before
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_has_nothing_to_append_ends_when_another_has_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would believe itself in force, and hold its slots, for as long as its subtasks are busy."""
+    monkeypatch.setattr("coordlog.mailbox.LOG_LOOK_S", 0.05)
+    busy = threading.Event()
+
+    def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
+        busy.wait(WAIT_S)
+        return batch
+
+    pipeline = Pipeline(tmp_path, is_batch=True, transform=waits)
+    idle = pipeline.begin()
+    try:
+        with pytest.raises(KilledError):
+            pipeline.drive(at(Kind.ATTEMPT_STARTED, 1, kill_driver))
+        with pytest.raises(FencedError, match="epoch 1"):
+            idle.wait(WAIT_S)
+    finally:
+        busy.set()
 
 
 @pytest.mark.clause("E7")

@@ -409,6 +409,7 @@ def test_a_batch_job_with_state_across_splits_reads_each_split_once_whatever_fai
 def test_a_batch_job_that_keeps_finished_splits_finishes_each_once_whatever_fails(
     history: list[tuple[str, int]], assignment: Assignment
 ) -> None:
+    """Were all to go back, as without the declaration, a failure late in a long job would begin it again."""
     played = Played(chain_of(assignment, keeps_state_across_splits=False), is_batch=True)
 
     play(played, history)

@@ -32,6 +32,39 @@ def log(clock: FakeClock) -> MemoryLog:
     return MemoryLog(sleep=clock.sleep)
 
 
+# --- looking ---
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_appends_nothing_finds_that_it_is_fenced_by_looking(log: MemoryLog) -> None:
+    driver = start_driver(log, "a")
+    assert driver.appender.append(turns([1], 0, 0)) == (1,)
+    driver.appender.look()
+    start_driver(log, "b")
+
+    with pytest.raises(FencedError, match="epoch 1"):
+        driver.appender.look()
+    with pytest.raises(ClosedError):
+        driver.appender.look()
+
+
+def test_a_look_reads_over_what_does_not_count_and_appends_nothing(log: MemoryLog) -> None:
+    driver = start_driver(log, "a")
+    log.store(plain("late", 9, 0))
+    driver.appender.look()
+    assert driver.appender.end_offset == log.high_watermark() == 2
+    assert driver.appender.append(turns([1], 0, 0)) == (2,)
+
+
+def test_a_look_at_a_log_that_does_not_answer_changes_nothing(log: MemoryLog) -> None:
+    driver = start_driver(log, "a")
+    log.store(plain("late", 9, 0))
+    log.faults.is_gone = True
+    driver.appender.look()
+    log.faults.is_gone = False
+    assert driver.appender.append(turns([1], 0, 0)) == (2,)
+
+
 # --- appending ---
 
 
@@ -85,6 +118,7 @@ def test_nothing_stored_is_sent_again(log: MemoryLog) -> None:
     assert counted(log) == ["E0", "a0", "a1"]
 
 
+@pytest.mark.clause("K4")
 def test_late_copies_are_void(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.faults.next_append(Unknown())
@@ -146,6 +180,7 @@ def test_an_append_slower_than_its_bound_has_an_unknown_outcome(
 # --- fenced ---
 
 
+@pytest.mark.clause("K2")
 def test_a_newer_epoch_before_an_append_fences_and_is_named(log: MemoryLog) -> None:
     old = start_driver(log, "a")
     new = start_driver(log, "b")
@@ -208,6 +243,7 @@ def test_void_take_overs_fence_nobody(log: MemoryLog, epoch: int) -> None:
     assert counted(log) == ["E0", "a0"]
 
 
+@pytest.mark.clause("K4")
 def test_a_driver_is_not_fenced_by_its_own_copies(log: MemoryLog) -> None:
     log.faults.next_append(Unknown(), Unknown(stored=None))
     driver = start_driver(log, "a")
@@ -391,6 +427,7 @@ def test_an_append_that_never_counts_ends_too(log: MemoryLog, clock: FakeClock) 
     assert clock.now <= 1006
 
 
+@pytest.mark.clause("K6")
 def test_a_refused_record_ends_the_appender_and_says_why(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.faults.next_append(Refuse("too large"))

@@ -68,6 +68,7 @@ def test_what_a_coordinator_sends_before_its_cut_belongs_to_the_checkpoint() -> 
     assert delivered(job, attempt) == [1, "|1", 2]
 
 
+@pytest.mark.flink("HO12")
 @pytest.mark.clause("F3")
 def test_the_barrier_waits_for_the_acks_of_what_was_sent_before_the_cut() -> None:
     provider = NotingProvider()
@@ -84,8 +85,10 @@ def test_the_barrier_waits_for_the_acks_of_what_was_sent_before_the_cut() -> Non
     assert (delivered(job, first), delivered(job, second)) == ([1, "|1"], [2, "|1"])
 
 
+@pytest.mark.flink("FT6")
 @pytest.mark.clause("F4")
 def test_an_unacked_event_holds_back_the_next_checkpoint_too() -> None:
+    """Were it forgotten with the abort, the next checkpoint could count as sent what is lost."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(checkpoint_timeout_s=5))
     attempt = job.register(0)
@@ -199,6 +202,7 @@ def test_doubled_acks_do_not_make_a_checkpoint_whole() -> None:
     assert len(job.history(Kind.CHECKPOINT_ACKED)) == 2
 
 
+@pytest.mark.flink("CC3")
 @pytest.mark.clause("F10")
 def test_a_newer_checkpoint_that_completes_aborts_the_older() -> None:
     provider = NotingProvider()
@@ -231,6 +235,7 @@ def test_a_coordinator_that_cuts_the_newer_first_has_given_up_the_older() -> Non
 
 @pytest.mark.clause("F11")
 def test_a_checkpoint_after_the_end_of_a_subtask_holds_its_last_states() -> None:
+    """Were the state of what has finished dropped, a restore would begin it again, from nothing."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()
@@ -283,6 +288,7 @@ def test_after_three_timeouts_in_a_row_the_missing_attempts_are_failed() -> None
     assert len(job.history(Kind.ATTEMPT_FAILED)) == 1, "the count begins again"
 
 
+@pytest.mark.flink("CC4")
 @pytest.mark.clause("F12")
 def test_attempts_are_not_failed_for_a_coordinator_that_does_not_cut() -> None:
     provider = NotingProvider(is_cut_at_once=False)
@@ -300,6 +306,7 @@ def test_attempts_are_not_failed_for_a_coordinator_that_does_not_cut() -> None:
 @pytest.mark.clause("D4")
 @pytest.mark.clause("H1")
 def test_completion_is_told_in_a_turn_of_its_own_after_release() -> None:
+    """Were an event overtaken by its checkpoint, what a coordinator commits then would lack it."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)

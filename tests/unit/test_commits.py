@@ -133,6 +133,23 @@ def test_a_completed_checkpoint_commits_what_its_attempts_handed_over_in_subtask
     assert [one.attributes["settled"] for one in outcomes] == ["true"]
 
 
+@pytest.mark.clause("D5")
+@pytest.mark.clause("I4")
+def test_after_a_local_failover_what_the_lost_attempt_had_handed_over_is_not_committed() -> None:
+    sink = FakeSink()
+    job = HandDrivenJob(chain_of(sink), parallelism=2)
+    first, second = job.register_all()
+    aborted = job.trigger()
+    assert aborted is not None
+    first.ack_checkpoint(aborted, committables=[("sink", b"lost")])
+
+    first.fail()
+    again = job.register(0)
+    n = checkpoint(job, {again: [b"made again"], second: [b"c"]})
+
+    assert intents(job) == [(n, ["0/1/made again", "1/0/c"])]
+
+
 @pytest.mark.clause("H3")
 def test_an_intent_is_in_the_log_before_the_sink_is_asked() -> None:
     sink = FakeSink()

@@ -13,9 +13,10 @@ from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator,
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX
-from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
+    RequestSplit,
     Split,
     SplitsDiscovered,
 )
@@ -24,8 +25,10 @@ from split_fakes import (
     NO_MORE,
     Hello,
     Slowly,
+    ack_all,
     ask,
     chain_of,
+    checkpoint,
     fail_globally,
     listing,
     pull_of,
@@ -312,7 +315,7 @@ def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() 
 
 
 @pytest.mark.clause("A3")
-@pytest.mark.flink("SC11")
+@pytest.mark.flink("SC12")
 def test_an_enumerator_that_cannot_be_made_fails_the_job() -> None:
     def create(_context: EnumeratorContext, _kept: bytes | None) -> SplitEnumerator:
         raise ValueError("scripted")
@@ -320,6 +323,84 @@ def test_an_enumerator_that_cannot_be_made_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(SplitCoordinatorProvider("source", enumerator=create)))
 
     assert "scripted" in failures(job)[0]
+
+
+class Whole(SplitEnumerator):
+    """Uses everything that its contract names, and notes what it is told."""
+
+    def __init__(self, context: EnumeratorContext, calls: list[object]) -> None:
+        self.context, self.calls = context, calls
+
+    def start(self) -> None:
+        self.calls.append("start")
+        self.context.call_async(listing("a", "b"), self._listed)
+
+    def _listed(self, result: Payload | None, error: str | None) -> None:
+        self.calls.append(("listed", error, self.context.state.is_discovery_complete))
+
+    def add_reader(self, subtask: int) -> None:
+        self.calls.append(("reader", subtask, self.context.registered_readers()))
+        self.context.send_event_to_reader(subtask, Hello())
+
+    def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
+        self.calls.append(("request", subtask, finished_split_id))
+        if finished_split_id is None:
+            self.context.assign_splits({subtask: self.context.unassigned_splits()})
+        else:
+            self.context.signal_no_more_splits(subtask)
+
+    def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
+        self.calls.append(("back", subtask, [one.split_id for one in splits]))
+
+    def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        self.calls.append(("event", subtask, attempt_number, event))
+
+    def snapshot_state(self) -> bytes | None:
+        return str(len(self.calls)).encode()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.calls.append(("complete", checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.calls.append(("aborted", checkpoint_id))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.mark.clause("L1")
+def test_an_enumerator_hears_and_may_do_all_that_its_contract_names() -> None:
+    calls: list[object] = []
+    provider = SplitCoordinatorProvider(
+        "source",
+        enumerator=lambda context, _kept: Whole(context, calls),
+        payload_types=(Hello,),
+    )
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    checkpoint(job, attempt)
+    ask(attempt)
+    attempt.send("source", RequestSplit(finished_split_id="a"))
+    attempt.send("source", Hello())
+    assert told(job, attempt) == ["Hello", "a", "b", NO_MORE]
+    ack_all(attempt)
+    assert job.trigger() == 2
+    attempt.fail()
+    assert state_of(job).enumerator_state == str(len(calls)).encode()
+    job.run(job.runtime.host.close_all)
+
+    assert calls == [
+        "start",
+        ("listed", None, True),
+        ("reader", 0, {0: 0}),
+        ("complete", 1),
+        ("request", 0, None),
+        ("request", 0, "a"),
+        ("event", 0, 0, Hello()),
+        ("aborted", 2),
+        ("back", 0, ["a", "b"]),
+        "close",
+    ]
 
 
 # Options

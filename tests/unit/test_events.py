@@ -60,6 +60,7 @@ def test_delivery_order_is_send_order() -> None:
     assert delivered(job, attempt) == [3, 1, 2]
 
 
+@pytest.mark.flink("GW1")
 @pytest.mark.clause("C5")
 @pytest.mark.clause("C9")
 def test_a_future_resolves_in_the_turn_of_its_ack() -> None:
@@ -253,6 +254,7 @@ def test_a_dead_attempts_events_fail_at_once_in_send_order_ahead_of_failed() -> 
     assert [one.turn_remaining for one in turn] == [5, 4, 3, 2, 1, 0]
 
 
+@pytest.mark.flink("HO15")
 @pytest.mark.clause("C5")
 def test_a_failed_event_completes_no_checkpoint_in_between() -> None:
     provider = NotingProvider()
@@ -267,6 +269,7 @@ def test_a_failed_event_completes_no_checkpoint_in_between() -> None:
 
 @pytest.mark.clause("C8")
 def test_a_loss_tolerant_event_holds_back_no_checkpoint_and_fails_no_attempt() -> None:
+    """Were it waited for, an event that nobody misses would abort checkpoint after checkpoint."""
     provider = NotingProvider()
     job, (attempt,) = started(provider, options=RuntimeOptions(ack_timeout_s=5))
     inside(attempt, provider, lambda c: c.gateways[0].send_event(Tick(n=1)))
@@ -323,6 +326,7 @@ def test_events_are_handled_in_the_order_in_which_they_were_sent() -> None:
     assert [one.event_id for one in job.history(Kind.EVENT_TO_COORDINATOR)] == [0, 0, 1]
 
 
+@pytest.mark.flink("TE2")
 @pytest.mark.clause("D2")
 @pytest.mark.parametrize(
     "message",

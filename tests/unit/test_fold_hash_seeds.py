@@ -1,18 +1,28 @@
-"""The fold gives the same state in other processes, under other hash seeds (clause K3)."""
+"""The fold gives the same state in other processes, under other hash seeds, in other pieces (clause K3)."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from coordlog.kernel.building import StepBuilder
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import UnstoredRecord
+from coordlog.projections.state import JobState
+from coordlog.restore import projection_of
+from coordlog.schemas.header import encode_header
+from coordlog.schemas.record import Record
 from coordlog.testing.by_hand import HandDrivenJob
+from fold_digests import chain_of_run, digests, fresh, write_history
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, inside, send_down
 from state_digest import digest, fold
+from sweep_runs import RUNS
 
 TESTS = Path(__file__).parents[1]
 
@@ -76,3 +86,145 @@ def test_a_digest_tells_states_apart() -> None:
     job.register(3)
 
     assert digest(job.runtime.state) != before
+
+
+@pytest.fixture(scope="module")
+def logs() -> dict[str, MemoryLog]:
+    """The logs of whole runs of all kinds, by name."""
+    return {name: run.recorded().job.log for name, run in RUNS.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K3")
+def test_another_process_is_at_the_same_state_after_every_record(
+    logs: dict[str, MemoryLog], tmp_path: Path
+) -> None:
+    paths, here = [], []
+    for number, (name, log) in enumerate(logs.items()):
+        paths.append(tmp_path / f"{number}.json")
+        write_history(paths[-1], name, log.records)
+        here += list(digests(name, log.records))
+    assert len(set(here)) > len(here) // 3, "each turn changes the state"
+
+    for seed in ("0", "1", "2"):
+        assert _printed(seed, *map(str, paths)) == here, f"PYTHONHASHSEED={seed}"
+
+
+def _printed(hash_seed: str, *arguments: str) -> list[str]:
+    """The lines of `fold_digests.py`, run under this hash seed."""
+    found = subprocess.run(
+        [sys.executable, str(TESTS / "fold_digests.py"), *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return found.stdout.split()
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K7")
+def test_the_same_run_writes_the_same_bytes_under_any_hash_seed() -> None:
+    """Nothing that decides or encodes goes through a map or a set in the order of its hashes."""
+    logs = [_printed(seed) for seed in ("0", "1", "2")]
+
+    assert len(set(logs[0])) > 500, "the records of all runs"
+    assert logs[0] == logs[1] == logs[2]
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_history_that_is_read_in_pieces_comes_to_the_same_state_at_every_place(
+    logs: dict[str, MemoryLog], name: str, seed: int, dose: int
+) -> None:
+    """The pieces end anywhere, in the middle of turns too; some are read again from further back."""
+    chance, log = random.Random(seed), logs[name]
+    end = log.high_watermark()
+    whole = [digest(fresh(name).state), *digests(name, log.records)]
+    at_once = fresh(name)
+    at_once.catch_up(log, end)
+    for size_max in (1, 2, 7, 30, end) * dose:
+        made = fresh(name)
+        while made.end_offset < end:
+            made.catch_up(log, min(made.end_offset + chance.randint(1, size_max), end))
+            for stored in log.read(chance.randint(0, made.end_offset), made.end_offset):
+                made.feed(stored)
+            assert digest(made.state) == whole[made.end_offset]
+        counts = (made.record_count, made.void_count, made.checkpoint_offset)
+        assert counts == (at_once.record_count, at_once.void_count, at_once.checkpoint_offset)
+        assert made.place == at_once.place
+
+
+def _void_after(chance: random.Random, log: MemoryLog, place: int) -> UnstoredRecord:
+    """A record that is worth nothing behind the first `place` records of `log`."""
+    one = log.records[chance.randrange(place)]
+    header = one.header
+    if header is None or chance.random() < 0.2:
+        return UnstoredRecord(key=b"", value=b"garbage", header=b"", timestamp_us=0)
+    if not header.is_epoch_started and chance.random() < 0.3:
+        header = header._replace(sequence=header.sequence + 1_000)
+    elif chance.random() < 0.3:
+        header = header._replace(epoch=header.epoch + 5)
+    return UnstoredRecord(
+        key=one.key or b"",
+        value=one.value or b"",
+        header=encode_header(header),
+        timestamp_us=one.timestamp_ms * 1000,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K3")
+@pytest.mark.clause("K4")
+@pytest.mark.parametrize("name", RUNS)
+def test_void_records_in_between_change_nothing_anywhere(
+    logs: dict[str, MemoryLog], name: str, seed: int, dose: int
+) -> None:
+    """Copies of earlier records, records out of place, of epochs that were not, and of other programs."""
+    chance, log = random.Random(seed), logs[name]
+    whole = list(digests(name, log.records))
+    for _ in range(3 * dose):
+        mixed, places = MemoryLog("mixed"), []
+        for place, one in enumerate(log.records):
+            mixed.store(
+                UnstoredRecord(
+                    key=one.key or b"",
+                    value=one.value or b"",
+                    header=one.header_bytes or b"",
+                    timestamp_us=one.timestamp_ms * 1000,
+                )
+            )
+            places.append(place)
+            for _ in range(chance.choice((0, 0, 1, 3))):
+                mixed.store(_void_after(chance, log, place + 1))
+                places.append(place)
+        assert len(places) > len(whole)
+        assert list(digests(name, mixed.records)) == [whole[place] for place in places]
+
+
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("name", RUNS)
+def test_the_live_state_is_the_folded_one_after_every_record(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live: dict[int, JobState] = {}
+    place = StepBuilder._place
+
+    def noted(builder: StepBuilder, record: Record) -> Record:
+        placed = place(builder, record)
+        live[builder.state.next_sequence - 1] = builder.state
+        return placed
+
+    monkeypatch.setattr(StepBuilder, "_place", noted)
+    job = RUNS[name].recorded().job
+
+    projection = projection_of(chain_of_run(name))
+    state = projection.initial()
+    for record in job.history():
+        state = projection.apply(state, record)
+        if record.sequence is not None:
+            assert live[record.sequence] == state, record
+    assert len(live) == state.next_sequence
+    assert digest(job.runtime.state) == digest(state)

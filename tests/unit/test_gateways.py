@@ -250,6 +250,9 @@ def test_a_gateway_of_a_closed_coordinator_raises() -> None:
         old.send_event(Down(n=1))
 
 
+@pytest.mark.flink("HO6")
+@pytest.mark.flink("HO17")
+@pytest.mark.flink("GW2")
 @pytest.mark.clause("G1")
 @pytest.mark.clause("C2")
 def test_a_gateway_closes_at_the_cut_and_opens_when_its_own_attempt_acks() -> None:
@@ -272,6 +275,7 @@ def test_a_gateway_closes_at_the_cut_and_opens_when_its_own_attempt_acks() -> No
 @pytest.mark.clause("G1")
 @pytest.mark.clause("C6")
 def test_a_stray_checkpoint_ack_opens_nothing() -> None:
+    """Were the id not matched, events of after the cut would reach a subtask ahead of its barrier."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -319,6 +323,7 @@ def test_a_held_event_is_appended_when_sent_and_leaves_ahead_of_later_ones() -> 
 @pytest.mark.clause("G3")
 @pytest.mark.clause("F10")
 def test_aborting_one_checkpoint_opens_no_gateway_that_another_has_closed() -> None:
+    """Were all opened by one abort, events of after the cut of 1 would overtake barrier 1."""
     provider = NotingProvider()
     job = HandDrivenJob(
         chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)

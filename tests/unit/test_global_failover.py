@@ -31,6 +31,7 @@ def raising(*_said: object) -> None:
     ],
 )
 def test_an_exception_out_of_any_callback_fails_the_job_globally(name: str, said: str) -> None:
+    """Were one swallowed, the job would go on with a coordinator that has missed a commit."""
     provider = NotingProvider(on={name: raising})
     job = HandDrivenJob(chain_of(provider))
     attempt = job.register(0)
@@ -66,6 +67,7 @@ def test_a_reset_that_raises_fails_the_job_again() -> None:
     assert job.stage.submitted == [1, 2]
 
 
+@pytest.mark.flink("RC4")
 @pytest.mark.clause("E2")
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A2")

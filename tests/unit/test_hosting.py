@@ -89,6 +89,7 @@ def test_elsewhere_than_in_a_callback_every_call_raises(what: str) -> None:
     assert job.runtime.state is before
 
 
+@pytest.mark.flink("RC3")
 @pytest.mark.clause("A1")
 @pytest.mark.parametrize("what", [*CALLS, "context.fail_job"])
 def test_a_closed_coordinators_calls_raise_and_reach_nothing(what: str) -> None:
@@ -108,6 +109,7 @@ def test_a_closed_coordinators_calls_raise_and_reach_nothing(what: str) -> None:
     assert job.runtime.state is before
 
 
+@pytest.mark.flink("RC2")
 @pytest.mark.clause("A4")
 def test_fail_job_may_be_called_from_any_thread_and_enters_as_a_turn() -> None:
     provider = NotingProvider()

@@ -64,6 +64,7 @@ def test_pending_checkpoints_are_aborted_and_others_gateways_released() -> None:
 @pytest.mark.clause("E4")
 @pytest.mark.clause("I4")
 def test_an_abort_takes_no_committable_from_an_attempt_that_lives_on() -> None:
+    """Were it forgotten, its rows would never be seen: an attempt does not hand over twice."""
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
     first, second = job.register_all()

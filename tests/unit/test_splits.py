@@ -9,6 +9,7 @@ import pytest
 
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.limits import CHECKPOINT_TIMEOUT_S
+from coordlog.messages import DeliverEvent
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
     SplitsDiscovered,
@@ -398,7 +399,7 @@ def test_a_finished_split_of_a_batch_job_stays_finished_through_failovers_and_a_
     job = HandDrivenJob(chain, is_batch=True)
     (attempt,) = job.register_all()
     ask(attempt)
-    attempt.finish_split("source", "a", committables=[("sink", b"rows of a")])
+    attempt.finish_split("source", "a", committables=[("source", b"rows of a")])
     ask(attempt)
     attempt.fail()
     assert places(job) == {"a": "finished by 0", "b": "enumerator", "c": "enumerator"}
@@ -574,3 +575,24 @@ def test_under_static_assignment_a_checkpoint_keeps_the_splits_in_the_reader() -
     attempt.fail()
 
     assert told(job, job.register(0)) == [NO_MORE]
+
+
+@pytest.mark.clause("I2")
+@pytest.mark.clause("L3")
+def test_a_subtask_that_completes_without_its_splits_is_in_no_checkpoint_and_they_are_read() -> (
+    None
+):
+    """Were the checkpoint complete in the turn that finds it out, the job would end without the splits' rows."""
+    provider = SplitCoordinatorProvider("source", discover=listing("a", "b"), assignment="static")
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    (_, no_more) = attempt.got(DeliverEvent)
+    attempt.ack("source", no_more.event_id)
+    attempt.complete()
+    job.stage_ends("cancelled")
+    job.advance(60)
+
+    assert job.history(Kind.CHECKPOINT_COMPLETED) == []
+    assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
+    assert told(job, job.register(0)) == ["a", "b", NO_MORE]

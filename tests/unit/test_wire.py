@@ -31,7 +31,9 @@ from coordlog.schemas.codec import avro_fingerprint
 from coordlog.spark_integration.wire import (
     WIRE_SCHEMA,
     WIRE_VERSION,
+    AskCoordinator,
     ClientHello,
+    CoordinatorAnswer,
     DriverHello,
     Heartbeat,
     WireMessage,
@@ -116,6 +118,12 @@ GOLDEN: Final[list[tuple[WireMessage, str]]] = [
     (Heartbeat(), "1e"),
     (ClientHello(nonce=b"\x00\x01"), "20 040001"),
     (DriverHello(job_id="j", driver_id="d", proof=b"\x09"), "22 026a 0264 0209"),
+    (AskCoordinator(operator_id="o", payload_type="a@1", payload=b"\x07"), "24 026f 06614031 0207"),
+    (
+        CoordinatorAnswer(outcome="answered", sequence=9, payload_type="b@1", payload=b""),
+        "26 10616e737765726564 02 12 02 06624031 02 00 00",
+    ),
+    (CoordinatorAnswer(outcome="refused", reason="no"), "26 0e72656675736564 00 00 00 02 046e6f"),
 ]
 
 text = st.text(max_size=20)
@@ -185,6 +193,15 @@ messages: Final[st.SearchStrategy[WireMessage]] = st.one_of(
     st.builds(Heartbeat),
     st.builds(ClientHello, nonce=content),
     st.builds(DriverHello, job_id=text, driver_id=text, proof=content),
+    st.builds(AskCoordinator, operator_id=text, payload_type=text, payload=content),
+    st.builds(
+        CoordinatorAnswer,
+        outcome=text,
+        sequence=st.none() | longs,
+        payload_type=st.none() | text,
+        payload=st.none() | content,
+        reason=st.none() | text,
+    ),
 )
 
 
@@ -194,10 +211,10 @@ def test_each_message_has_the_bytes_of_its_version(message: WireMessage, expecte
     assert decode(bytes.fromhex(expected)) == message
 
 
-def test_the_schema_of_version_1_never_changes() -> None:
+def test_the_schema_of_version_2_never_changes() -> None:
     # Another fingerprint is another version: a new file, and WIRE_VERSION one higher.
-    assert WIRE_VERSION == 1
-    assert f"{avro_fingerprint(WIRE_SCHEMA):016x}" == "656cfde031c29fb8"
+    assert WIRE_VERSION == 2
+    assert f"{avro_fingerprint(WIRE_SCHEMA):016x}" == "425ea7637fefe3e0"
 
 
 def test_every_field_of_the_schema_says_what_it_is() -> None:
@@ -221,7 +238,7 @@ def test_a_message_that_was_cut_off_is_refused(message: WireMessage, data: st.Da
     encoded = encode(message)
     length = data.draw(st.integers(min_value=0, max_value=len(encoded) - 1))
 
-    with pytest.raises(ValueError, match=r"wire version 1|left over|no message"):
+    with pytest.raises(ValueError, match=r"wire version 2|left over|no message"):
         decode(encoded[:length])
 
 

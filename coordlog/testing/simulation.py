@@ -1,0 +1,470 @@
+"""Deterministic simulation of a whole job: one seed, one schedule, bit for bit (docs/simulation.md).
+
+The kernel, the runtime, the coordinators, the log's protocol, the restore and the attempts are the real ones. Time,
+log, network, Spark and chance are simulated. After every event the invariants are looked at; at the end the outcome is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from coordlog.log.port import UnstoredRecord
+from coordlog.projections.splits import Assigned, Finished, SplitsState
+from coordlog.projections.state import JobState, Phase
+from coordlog.restore import Rebuild, projection_of
+from coordlog.schemas.counting import counted_turns
+
+from .simulation_agenda import Agenda, Weather
+from .simulation_driver import SimulatedDriver
+from .simulation_job import SOURCE, TALK, Book, Desk, JobSize, Published, chain_of
+from .simulation_log import Key, SimulatedLog
+
+__all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
+
+_STUCK_EVENTS = 20_000
+_AFTERMATH_EVENTS = 40
+_SHORT_EVENTS = 40
+_SHORT_SIZE = JobSize(parallelism=1, splits=1, rows=1, down=1, up=1)
+_DRIVERS_MAX = 3
+"""At once."""
+
+
+class SimulationError(AssertionError):
+    """A schedule in which something is not as it must be."""
+
+    def __init__(self, seed: int, event_count: int, fault: str, *, is_short: bool = False) -> None:
+        super().__init__(seed, event_count, fault)
+        self.seed, self.event_count, self.fault = seed, event_count, fault
+        self.is_short = is_short
+
+    def __str__(self) -> str:
+        more = " --short" if self.is_short else ""
+        return (
+            f"seed {self.seed}, event {self.event_count}: {self.fault}\n"
+            f"to repeat: make simulate ARGS='--seed {self.seed}{more}'"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one schedule came to."""
+
+    seed: int
+    event_count: int
+    digest: str
+    """Of all that is stored, void records included, and of when each event was."""
+    drivers: tuple[str, ...]
+    """How each ended, in the order in which they began."""
+    faults: tuple[str, ...]
+    """What was broken, in order."""
+    record_count: int
+    void_count: int
+    checkpoint: int
+    """The last that completed."""
+
+
+def size_of(seed: int) -> JobSize:
+    """The size of the job of this seed."""
+    chance = Random(f"size {seed}")  # noqa: S311, it decides a simulation
+    is_talking = chance.random() < 0.8  # noqa: PLR2004
+    most = chance.choice((2, 4, 10))
+    return JobSize(
+        parallelism=chance.choice((1, 1, 2, 2, 3)),
+        is_batch=chance.random() < 0.25,  # noqa: PLR2004
+        splits=chance.randint(1, 3),
+        rows=chance.randint(1, 3),
+        down=chance.randint(1, most) if is_talking else 0,
+        up=chance.randint(1, most) if is_talking else 0,
+    )
+
+
+_RATES: tuple[tuple[str, float], ...] = (
+    ("kills", 0.02),
+    ("pauses", 0.02),
+    ("rivals", 0.02),
+    ("cuts", 0.03),
+    ("task_kills", 0.03),
+    ("twins", 0.02),
+    ("stage_aborts", 0.01),
+    ("clock_jumps", 0.02),
+    ("append_slow", 0.1),
+    ("append_fails", 0.15),
+    ("append_unknown", 0.2),
+    ("append_unheard", 0.15),
+    ("append_split", 0.3),
+    ("sink_fails", 0.3),
+    ("coordinator_fails", 0.04),
+    ("wire_slow", 0.05),
+)
+
+
+def weather_of(seed: int) -> Weather:
+    """The weather of this seed: some of the faults, each at a rate of its own."""
+    chance = Random(f"weather {seed}")  # noqa: S311, it decides a simulation
+    rates = {name: most * chance.random() for name, most in _RATES if chance.random() < 0.5}  # noqa: PLR2004
+    return replace(
+        Weather(),
+        **rates,  # type: ignore[arg-type]
+        faults_until=chance.choice((60, 120, 250)),
+        is_overlapping=chance.random() < 0.3,  # noqa: PLR2004
+        interval_s=chance.choice((0.006, 0.012, 0.025)),
+        checkpoint_timeout_s=chance.choice((0.03, 0.25)),
+        ack_timeout_s=chance.choice((0.1, 0.4)),
+    )
+
+
+class Simulation:
+    """One schedule. `run` once.
+
+    Args:
+        seed: Decides everything that the others do not.
+        size: Of the job; None: the seed's.
+        weather: None: the seed's.
+        is_short: The smallest job, with faults from the first event to the last, cut off after so few events that
+            most have no end: what is looked at then is the log as it stands.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        size: JobSize | None = None,
+        weather: Weather | None = None,
+        is_short: bool = False,
+    ) -> None:
+        self.seed, self.is_short = seed, is_short
+        self.size = size or (_SHORT_SIZE if is_short else size_of(seed))
+        self.weather = weather or weather_of(seed)
+        self._events_max = _SHORT_EVENTS if is_short else _STUCK_EVENTS
+        self.chance = Random(seed)  # noqa: S311, it decides a simulation
+        self.agenda = Agenda(self.chance)
+        self.log = SimulatedLog()
+        self.book = Book(
+            chance=self.chance,
+            sink_fails=self.weather.sink_fails,
+            coordinator_fails=self.weather.coordinator_fails,
+            is_cut_late=self.weather.is_cut_late,
+            is_intended=self._is_intended,
+        )
+        self.desk = Desk()
+        self.chain = chain_of(self.size, self.book, lambda: self.desk)
+        self.parallelism, self.is_batch = self.size.parallelism, self.size.is_batch
+        self.drivers: list[SimulatedDriver] = []
+        self.broken: list[str] = []
+        self._task_count = 0
+        self._is_starting = False
+        self._looked_at: dict[int, JobState] = {}
+        self._digest = hashlib.sha256()
+        self._faults: list[tuple[str, float, Callable[[], None]]] = [
+            (name, rate, act)
+            for name, rate, act in (
+                ("kill", self.weather.kills, self._kill_driver),
+                ("pause", self.weather.pauses, self._pause_driver),
+                ("rival", self.weather.rivals, self._start_rival),
+                ("cut", self.weather.cuts, self._cut_connection),
+                ("task kill", self.weather.task_kills, self._kill_task),
+                ("twin", self.weather.twins, self._start_twin),
+                ("stage abort", self.weather.stage_aborts, self._abort_stage),
+                ("clock jump", self.weather.clock_jumps, self._jump_clock),
+            )
+            if rate > 0
+        ]
+        self._fault_rate = sum(rate for _, rate, _ in self._faults)
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+    def run(self) -> Outcome:
+        """Run it to its end.
+
+        Raises:
+            SimulationError: Something is not as it must be.
+        """
+        try:
+            self._run()
+        except SimulationError:
+            raise
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            raise SimulationError(
+                self.seed, self.agenda.event_count, fault, is_short=self.is_short
+            ) from error
+        for stored in self.log.stored:
+            self._digest.update(stored.header_bytes or b"")
+            self._digest.update(stored.value or b"")
+        self._digest.update(f"{self.agenda.event_count} {self.agenda.now_s!r}".encode())
+        state = self._validate()
+        return Outcome(
+            seed=self.seed,
+            event_count=self.agenda.event_count,
+            digest=self._digest.hexdigest(),
+            drivers=tuple(one.how for one in self.drivers),
+            faults=tuple(self.broken),
+            record_count=len(self.log.stored),
+            void_count=self.log.void_count,
+            checkpoint=state.last_checkpoint,
+        )
+
+    def _run(self) -> None:
+        self._start_driver()
+        left = _AFTERMATH_EVENTS
+        while left and not self.agenda.is_empty:
+            self.agenda.step()
+            if self.is_stormy:
+                self._break()
+            self._look()
+            if self.log.is_finished:
+                left -= 1
+            elif not self._is_starting and all(one.is_over for one in self.drivers):
+                self._is_starting = True
+                self.agenda.later(self.weather.begin_s, self._start_driver)
+            if self.is_short and self.agenda.event_count >= self._events_max:
+                return
+            if self.agenda.event_count > self._events_max:
+                states = [one.state for one in self.drivers if not one.is_over]
+                self._fail(f"the job does not come to its end: {states}")
+
+    def _fail(self, fault: str) -> None:
+        raise SimulationError(self.seed, self.agenda.event_count, fault, is_short=self.is_short)
+
+    def _start_driver(self) -> None:
+        self._is_starting = False
+        driver = SimulatedDriver(self, len(self.drivers))
+        self.drivers.append(driver)
+        driver.start()
+
+    def ended(self, driver: SimulatedDriver) -> None:
+        """See `DriverSurroundings`."""
+
+    def next_task(self) -> int:
+        """See `Surroundings`."""
+        self._task_count += 1
+        return self._task_count
+
+    def has(self, key: Key) -> bool:
+        """See `Surroundings`."""
+        return self.log.has(key)
+
+    def _is_intended(self, intent: Published) -> bool:
+        return self.chain.payload_types.of(intent).encode(intent) in self.log.intents
+
+    @property
+    def is_stormy(self) -> bool:
+        """See `Surroundings`."""
+        return self.agenda.event_count < self.weather.faults_until
+
+    # --- what breaks --------------------------------------------------------------------------------------------------
+    def _break(self) -> None:
+        if self._fault_rate == 0 or self.chance.random() >= self._fault_rate:
+            return
+        weights = [rate for _, rate, _ in self._faults]
+        ((name, _, act),) = self.chance.choices(self._faults, weights)
+        self.broken.append(name)
+        act()
+
+    def _alive(self) -> list[SimulatedDriver]:
+        return [one for one in self.drivers if not one.is_over]
+
+    def _kill_driver(self) -> None:
+        if alive := self._alive():
+            self.chance.choice(alive).end("killed")
+
+    def _pause_driver(self) -> None:
+        if alive := self._alive():
+            self.chance.choice(alive).pause(self.weather.pause_s)
+
+    def _start_rival(self) -> None:
+        if len(self._alive()) < _DRIVERS_MAX and not self.log.is_finished:
+            self._start_driver()
+
+    def _cut_connection(self) -> None:
+        tasks = [(one.cluster, task) for one in self._alive() for task in one.cluster.live()]
+        if tasks:
+            cluster, task = self.chance.choice(tasks)
+            cluster.cut(task)
+
+    def _kill_task(self) -> None:
+        tasks = [(one.cluster, task) for one in self._alive() for task in one.cluster.live()]
+        if tasks:
+            cluster, task = self.chance.choice(tasks)
+            cluster.kill(task)
+
+    def _start_twin(self) -> None:
+        clusters = [one.cluster for one in self._alive() if one.cluster.stage_run is not None]
+        if clusters:
+            cluster = self.chance.choice(clusters)
+            cluster.begin(cluster.stage_run, self.chance.randrange(self.parallelism))
+
+    def _abort_stage(self) -> None:
+        clusters = [one.cluster for one in self._alive() if one.cluster.stage_run is not None]
+        if clusters:
+            cluster = self.chance.choice(clusters)
+            assert cluster.stage_run is not None, "just looked at"
+            cluster.end_stage(cluster.stage_run, "the stage was aborted by chance")
+
+    def _jump_clock(self) -> None:
+        if alive := self._alive():
+            self.chance.choice(alive).clock_off_s += self.agenda.draw((-100.0, 100.0))
+
+    # --- appends ------------------------------------------------------------------------------------------------------
+    def append(self, driver: SimulatedDriver, records: Sequence[UnstoredRecord]) -> None:
+        """See `DriverSurroundings`."""
+        weather, agenda = self.weather, self.agenda
+        is_stormy = self.is_stormy
+        if is_stormy and agenda.happens(weather.append_fails):
+            driver.later(weather.append_s, driver.unheard)
+            return
+        if is_stormy and agenda.happens(weather.append_unknown):
+            for record in records:
+                if self.chance.random() < 0.7:  # noqa: PLR2004
+                    agenda.later(weather.late_s, lambda one=record: self._land(one))  # type: ignore[misc]
+            driver.later(weather.append_s, driver.unheard)
+            return
+        span = (
+            weather.late_s
+            if is_stormy and agenda.happens(weather.append_slow)
+            else weather.append_s
+        )
+        is_heard = not (is_stormy and agenda.happens(weather.append_unheard))
+        cut = len(records)
+        if is_stormy and agenda.happens(weather.append_split):
+            cut = self.chance.randint(1, len(records))
+        agenda.later(span, lambda: self._store(driver, records, cut, is_heard))
+
+    def _land(self, record: UnstoredRecord) -> None:
+        self.log.store(record)
+
+    def _store(
+        self,
+        driver: SimulatedDriver,
+        records: Sequence[UnstoredRecord],
+        cut: int,
+        is_heard: bool,  # noqa: FBT001
+    ) -> None:
+        """The first part arrives, and then the rest: unless its sender has died in between."""
+        offsets = [self.log.store(one) for one in records[:cut]]
+
+        def rest() -> None:
+            if not driver.is_over:
+                offsets.extend(self.log.store(one) for one in records[cut:])
+                answer()
+
+        def answer() -> None:
+            if is_heard:
+                driver.later(self.weather.append_s, lambda: driver.stored(offsets))
+            else:
+                driver.later(self.weather.append_s, driver.unheard)
+
+        if cut < len(records):
+            self.agenda.later(self.weather.append_s, rest)
+        else:
+            answer()
+
+    # --- what must be so, after every event ---------------------------------------------------------------------------
+    def _look(self) -> None:
+        if self.book.faults:
+            self._fail("; ".join(self.book.faults))
+        for number, driver in enumerate(self.drivers):
+            state = None if driver.is_over else driver.state
+            if state is None or self._looked_at.get(number) is state:
+                continue
+            self._looked_at[number] = state
+            if problem := gateway_problem(state) or split_problem(state, driver):
+                self._fail(f"{driver.driver_id}: {problem}")
+
+    # --- at the end ---------------------------------------------------------------------------------------------------
+    def _validate(self) -> JobState:
+        fold = Rebuild(projection_of(self.chain), self.chain.payload_types)
+        for stored in self.log.stored:
+            fold.feed(stored)
+        state = fold.state
+        self._validate_counted()
+        if self.is_short and not self.log.is_finished:
+            return state
+        if state.phase is not Phase.FINISHED:
+            self._fail(f"the job is {state.phase.value} at the end")
+        for driver in self.drivers:
+            runtime = driver.runtime
+            is_last = driver.driver_id == state.driver_id and driver.how == "finished"
+            # A turn behind the job's end may never have been appended.
+            is_whole = runtime is not None and not runtime.unreleased_turns
+            if is_last and is_whole and driver.state != state:
+                self._fail(f"the fold of the log is not the live state of {driver.driver_id}")
+        if state.pending or state.intents or state.granted or state.live_count:
+            self._fail(f"something is left: {state.pending} {state.intents} {state.granted}")
+        rows = sorted(int(n) for one in self.book.published.values() for n in one.split())
+        expected = list(range(self.size.splits * self.size.rows))
+        if rows != expected:
+            self._fail(f"the rows {rows} were published, not each of {len(expected)} once")
+        if self.size.talks:
+            self._validate_talk(state)
+        return state
+
+    def _validate_counted(self) -> None:
+        """What the book-keeper has let count, record by record, is what a reader of the whole log sees."""
+        headers = [one.header for turn in counted_turns(self.log.stored) for one in turn.entries]
+        counted = [one for one in headers if one is not None]
+        epochs = [one.epoch for one in counted]
+        if epochs != sorted(epochs):
+            self._fail("a record of a loser counts")
+        places = [(one.epoch, one.sequence) for one in counted if not one.is_epoch_started]
+        if places != [(one.epoch, one.sequence) for one in self.log.counted]:
+            self._fail("what counts has changed afterwards")
+
+    def _validate_talk(self, state: JobState) -> None:
+        for subtask, one in sorted(state.subtasks.items()):
+            completion = one.completion
+            if completion is None:
+                self._fail(f"subtask {subtask} has not completed")
+                continue
+            kept = [part.state for part in completion.states if part.operator_id == TALK]
+            if kept != [f"[{self.size.down}, {self.size.up}]".encode()]:
+                self._fail(f"the talking link of {subtask} ended with {kept}")
+
+
+def gateway_problem(state: JobState) -> str | None:
+    """A gateway is held by pending checkpoints only, and an event only by those that hold its gateway."""
+    for key, gateway in sorted(state.gateways.items()):
+        if any(one not in state.pending for one in gateway.closed_by):
+            return f"gateway {key} is closed by {gateway.closed_by}, pending are {sorted(state.pending)}"
+        for held in gateway.held:
+            if not held.held_by or any(one not in gateway.closed_by for one in held.held_by):
+                return f"gateway {key}, closed by {gateway.closed_by}, holds an event for {held.held_by}"
+        subtask = state.subtasks[key[1]]
+        if subtask.attempt is None or subtask.attempt.attempt_number != gateway.attempt_number:
+            return f"gateway {key} leads to attempt {gateway.attempt_number}, which is not live"
+    return None
+
+
+def split_problem(state: JobState, driver: SimulatedDriver) -> str | None:
+    """A split is with one live reader at most, and with that of the subtask that it is assigned to."""
+    splits: SplitsState = state.projections[SOURCE]
+    held: dict[int, int] = {}
+    for task in driver.cluster.live():
+        reader, number = task.desk.reader, task.attempt_number
+        if reader is None or number is None or state.attempt(task.subtask, number) is None:
+            continue
+        for split, _ in reader.holds:
+            other = held.setdefault(split, task.subtask)
+            if other != task.subtask:
+                return f"split {split} is with the readers of {other} and {task.subtask}"
+            place = splits.splits[str(split)].place
+            if not isinstance(place, Assigned | Finished) or place.subtask != task.subtask:
+                return f"split {split} is with the reader of {task.subtask}, and {place}"
+    return None
+
+
+def simulate(
+    seed: int,
+    *,
+    size: JobSize | None = None,
+    weather: Weather | None = None,
+    is_short: bool = False,
+) -> Outcome:
+    """One schedule, from its first driver to the job's end and a little beyond; see `Simulation`.
+
+    Raises:
+        SimulationError: Something is not as it must be; it names the seed, and the command that repeats it.
+    """
+    return Simulation(seed, size=size, weather=weather, is_short=is_short).run()

@@ -1,0 +1,336 @@
+"""One simulated driver: the real restore, log protocol, runtime and coordinators, a step at a time.
+
+Each thing that a thread of a driver would do between two waits is one event, so that between any two of them it can
+die, or stand still while others go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from coordlog.kernel.building import KernelConfig
+from coordlog.log import protocol
+from coordlog.log.port import Log, UnstoredRecord
+from coordlog.messages import UpMessage
+from coordlog.projections.state import JobState, Phase
+from coordlog.restore import (
+    Rebuild,
+    check_fits,
+    describe_operators,
+    first_input,
+    projection_of,
+    rebuild,
+)
+from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.record import Kind, Record
+
+from .simulation_agenda import Span
+from .simulation_log import SimulatedLog
+from .simulation_tasks import Cluster, Surroundings
+
+__all__ = ["DriverSurroundings", "SimulatedDriver"]
+
+_QUICK: Span = (0.0, 0.001)
+_CLOCK_0_S = 1_000_000.0
+
+
+class DriverSurroundings(Surroundings, Protocol):
+    """What all drivers share."""
+
+    log: SimulatedLog
+    is_batch: bool
+
+    def append(self, driver: SimulatedDriver, records: Sequence[UnstoredRecord]) -> None:
+        """Put records on their way; `stored` or `unheard` of the driver follows."""
+        ...
+
+    def ended(self, driver: SimulatedDriver) -> None:
+        """The driver is over."""
+        ...
+
+
+class SimulatedDriver:
+    """One process life. Implements `Connections`' and the stage's listener, `Clock` and `Workers`."""
+
+    def __init__(self, around: DriverSurroundings, number: int) -> None:
+        self.driver_id = f"driver-{number}"
+        self.epoch = -1
+        self.around = around
+        self.cluster = Cluster(around, self)
+        self.runtime: Runtime | None = None
+        self.is_over = False
+        self.how = "alive"
+        """How it ended, in a word."""
+        self.is_paused = False
+        self.clock_off_s = 0.0
+        self._backlog: deque[Callable[[], None]] = deque()
+        self._wake_s: float | None = None
+        self._made: Rebuild | None = None
+        self._log: protocol.DriverState | None = None
+        self._is_taking_over = False
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def later(self, span: Span, act: Callable[[], None]) -> None:
+        """Do this after a while: not once the process is dead, and not while it stands still."""
+        self.around.agenda.later(span, lambda: self.do(act))
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Do this now, or once the process goes on."""
+        if self.is_over:
+            return
+        if self.is_paused:
+            self._backlog.append(act)
+        else:
+            act()
+
+    def pause(self, span: Span) -> None:
+        """The process stands still."""
+        if not self.is_paused:
+            self.is_paused = True
+            self.around.agenda.later(span, self._go_on)
+
+    def _go_on(self) -> None:
+        self.is_paused = False
+        while self._backlog:
+            act = self._backlog.popleft()
+            self.around.agenda.later((0.0, 0.0), lambda one=act: self.do(one))  # type: ignore[misc]
+
+    def end(self, how: str) -> None:
+        """Nothing more of it happens."""
+        if not self.is_over:
+            self.is_over, self.how = True, how
+            self.cluster.die()
+            self.around.ended(self)
+
+    # --- restore and take-over ----------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Read the log; then take over."""
+        chain, log = self.around.chain, cast("Log", self.around.log)
+        made = rebuild(log, chain, projection_of(chain))
+        self._made = made
+        self._check_fits(made)
+        if made.state.phase is Phase.FINISHED:
+            self.end("nothing to do")
+            return
+        self.later(self.around.weather.begin_s, self._take_over)
+
+    def _check_fits(self, made: Rebuild) -> None:
+        check_fits(
+            "job",
+            made.state,
+            self.around.chain,
+            parallelism=self.around.parallelism,
+            mode=self._mode,
+        )
+
+    @property
+    def _mode(self) -> str:
+        return "batch" if self.around.is_batch else "streaming"
+
+    def _take_over(self) -> None:
+        made = self._made
+        assert made is not None, "it has read"
+        self.epoch = made.place.counting.epoch + 1
+        record = Record(
+            epoch=self.epoch,
+            driver_id=self.driver_id,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=max(self.now_us(), made.state.timestamp_us),
+            job_id="job",
+            attributes={
+                "parallelism": str(self.around.parallelism),
+                "mode": self._mode,
+                "operators": describe_operators(self.around.chain),
+            },
+        )
+        self._log = protocol.take_over_begun(made.place, to_unstored(record))
+        self._is_taking_over = True
+        self._act()
+
+    def _took_over(self) -> None:
+        made, around = self._made, self.around
+        assert made is not None, "it has read"
+        assert self._log is not None, "it has taken over"
+        made.catch_up(cast("Log", around.log), self._log.place.end_offset)
+        self._check_fits(made)
+        assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
+        mode, given = first_input(made.state, around.chain)
+        if mode == "finished":
+            self.end("nothing to do")
+            return
+        weather = around.weather
+        config = KernelConfig(
+            projection=projection_of(around.chain),
+            operators=made.state.operators,
+            is_batch=around.is_batch,
+            keeps_finished_splits=around.is_batch and not around.chain.keeps_state_across_splits,
+            cluster_id=around.log.identity.cluster_id,
+            topic_id=around.log.identity.topic_id,
+            is_overlap_allowed=weather.is_overlapping,
+            restarts_max=100_000,
+            restart_backoff_s=0.002,
+            restart_backoff_max_s=0.02,
+            settle_attempts_max=100_000,
+        )
+        runtime = Runtime(
+            chain=around.chain,
+            config=config,
+            options=RuntimeOptions(
+                checkpoint_interval_s=weather.interval_s,
+                checkpoint_timeout_s=weather.checkpoint_timeout_s,
+                ack_timeout_s=weather.ack_timeout_s,
+                registration_timeout_s=1.0,
+            ),
+            state=made.state,
+            clock=self,
+            connections=self.cluster,
+            stage=self.cluster,
+            workers=self,
+            on_released=self._released,
+        )
+        self.runtime = runtime
+        self._turn(lambda: runtime.begin(given))
+        self._watch()
+
+    # --- the log thread: what `coordlog.log.appender` does, one action per event --------------------------------------
+    def _act(self) -> None:
+        assert self._log is not None, "taking over, or beyond"
+        action = protocol.next_action(self._log)
+        match action:
+            case protocol.Append(records):
+                self.around.append(self, records)
+            case protocol.ReadHighWatermark() | protocol.Read():
+                self.later(self.around.weather.append_s, lambda: self._read(action))
+            case protocol.Fenced():
+                self.end("fenced")
+            case protocol.Lost():
+                self.around.book.look(False, f"{self.driver_id} says that the log has lost records")  # noqa: FBT003
+                self.end("lost")
+            case protocol.Rest():
+                if self._is_taking_over:
+                    self._is_taking_over = False
+                    self.later(_QUICK, self._took_over)
+                else:
+                    self.later(_QUICK, self._acknowledged)
+
+    def _read(self, action: protocol.ReadHighWatermark | protocol.Read) -> None:
+        assert self._log is not None, "reading"
+        log = self.around.log
+        if isinstance(action, protocol.ReadHighWatermark):
+            self._log = protocol.high_watermark(self._log, log.high_watermark())
+        else:
+            for record in log.read(action.from_offset, action.to_offset):
+                self._log = protocol.record_read(self._log, record)
+                if self._is_taking_over:
+                    assert self._made is not None, "it has read"
+                    self._made.feed(record)
+            self._log = protocol.reading_ended(self._log)
+        self._act()
+
+    def stored(self, offsets: Sequence[int]) -> None:
+        """The append is acknowledged."""
+        assert self._log is not None, "appending"
+        self._log = protocol.acknowledged(self._log, offsets)
+        self._act()
+
+    def unheard(self) -> None:
+        """The append's outcome is unknown."""
+        assert self._log is not None, "appending"
+        self._log = protocol.outcome_unknown(self._log)
+        self._act()
+
+    # --- the mailbox --------------------------------------------------------------------------------------------------
+    def _acknowledged(self) -> None:
+        runtime = self.runtime
+        assert runtime is not None, "running"
+        self._turn(runtime.acknowledged)
+
+    def _turn(self, act: Callable[[], None]) -> None:
+        """One thing on the mailbox, and what its thread does after each."""
+        runtime = self.runtime
+        if runtime is None or self.is_over:
+            return
+        act()
+        runtime.fire_timers()
+        group = runtime.take_group()
+        if group:
+            assert self._log is not None, "running"
+            self._log = protocol.append_begun(self._log, group)
+            self._act()
+        if runtime.outcome is not None:
+            outcome = runtime.outcome
+            self.around.book.look(outcome.is_finished, f"the job failed: {outcome.reasons}")
+            self.end("finished")
+            return
+        self._plan_wake(runtime)
+
+    def _plan_wake(self, runtime: Runtime) -> None:
+        due_s = runtime.next_timer_s()
+        if due_s is None or (self._wake_s is not None and self._wake_s <= due_s):
+            return
+        self._wake_s = due_s
+        self.around.agenda.at(due_s, lambda: self.do(lambda: self._wake(due_s)))
+
+    def _wake(self, due_s: float) -> None:
+        if self._wake_s == due_s:
+            self._wake_s = None
+            self._turn(lambda: None)
+
+    def _watch(self) -> None:
+        runtime = self.runtime
+        assert runtime is not None, "running"
+        self._turn(runtime.watch_registrations)
+        self.later((0.25, 0.25), self._watch)
+
+    def arrived(self, connection_id: int, message: UpMessage) -> None:
+        """See `Arrivals`."""
+        self.do(lambda: self._turn(lambda: self._running.arrived(connection_id, message)))
+
+    def connection_lost(self, connection_id: int, reason: str) -> None:
+        """See `Arrivals`."""
+        self.do(lambda: self._turn(lambda: self._running.connection_lost(connection_id, reason)))
+
+    def stage_ended(self, stage_run: int, error: str | None) -> None:
+        """See `StageEvents`."""
+        self.do(lambda: self._turn(lambda: self._running.stage_ended(stage_run, error)))
+
+    @property
+    def _running(self) -> Runtime:
+        assert self.runtime is not None, "running"
+        return self.runtime
+
+    # --- Workers and Clock --------------------------------------------------------------------------------------------
+    def run(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.later(self.around.weather.wire_s, work)
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.later((0.0, 0.0), lambda: self._turn(thunk))
+
+    def now_us(self) -> int:
+        """This machine's time, which may jump."""
+        return int((_CLOCK_0_S + self.around.agenda.now_s + self.clock_off_s) * 1_000_000)
+
+    def monotonic_s(self) -> float:
+        """Never jumps."""
+        return self.around.agenda.now_s
+
+    # --- what must be so ----------------------------------------------------------------------------------------------
+    def _released(self, records: Sequence[Record]) -> None:
+        """Nothing that is released is void."""
+        for record in records:
+            if not self.around.log.counts(record):
+                self.around.book.look(
+                    False,  # noqa: FBT003
+                    f"{self.driver_id} has released record {record.sequence} ({record.kind.value}), "
+                    "which does not count",
+                )
+
+    @property
+    def state(self) -> JobState | None:
+        """The job's, as this driver has it."""
+        return None if self.runtime is None else self.runtime.state

@@ -1,0 +1,418 @@
+"""The job that a simulation runs: splits in, numbers both ways, rows out; and the book of what must not be."""
+
+# No `from __future__ import annotations` here: payloads are declared below.
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from random import Random
+
+import pyarrow as pa
+
+from coordlog.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.coordinator import (
+    CheckpointResult,
+    CommittableOf,
+    CoordinatorContext,
+    CoordinatorProvider,
+    OperatorCoordinator,
+    SubtaskGateway,
+)
+from coordlog.coordinators.commits import CommitCoordinatorProvider
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.schemas.payload import Payload, event, payload
+from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
+from coordlog.subtask import (
+    FinishedSplit,
+    Operator,
+    OperatorContext,
+    Poll,
+    PollStatus,
+    Snapshot,
+    SourceReader,
+)
+
+__all__ = ["Book", "Desk", "JobSize", "Published", "chain_of"]
+
+SOURCE, TALK, SINK = "source", "talk", "sink"
+
+
+@event("simulation.down", version=1)
+class Down(Payload):
+    """To a subtask: 0, then 1, and so on."""
+
+    n: int
+
+
+@event("simulation.up", version=1)
+class Up(Payload):
+    """To the coordinator: 0, then 1, and so on."""
+
+    n: int
+
+
+@payload("simulation.published", version=1)
+class Published(Payload):
+    """An intent, and its outcome: the names of files, and the rows in each."""
+
+    names: list[str]
+    rows: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """How much a job has to do."""
+
+    parallelism: int = 2
+    is_batch: bool = False
+    splits: int = 3
+    rows: int = 3
+    """Of each split."""
+    down: int = 3
+    """Numbers to each subtask."""
+    up: int = 3
+    """Numbers from each subtask."""
+
+    @property
+    def talks(self) -> bool:
+        """Whether the chain has the operator that talks; without it every coordinator is event-sourced."""
+        return self.down + self.up > 0
+
+
+class ScriptedError(Exception):
+    """A failure by chance."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Book:
+    """What a run has seen, over all drivers, coordinators and attempts."""
+
+    chance: Random
+    faults: list[str] = field(default_factory=list)
+    """What must not be."""
+    published: dict[str, str] = field(default_factory=dict)
+    """Outside: the rows of each file, by its name."""
+    is_intended: Callable[[Published], bool] = lambda _: True
+    """Whether a `COMMIT_INTENT` with this payload counts."""
+    sink_fails: float = 0.0
+    """How often settling raises, before or after it has done its work."""
+    coordinator_fails: float = 0.0
+    """How often a step of the talking coordinator raises."""
+    is_cut_late: float = 0.0
+    """How often a coordinator's part of a checkpoint comes in a later callback."""
+
+    def look(self, is_so: bool, fault: str) -> None:  # noqa: FBT001, reads like an assertion
+        """Note the fault unless it is so."""
+        if not is_so:
+            self.faults.append(fault)
+
+
+@dataclass(eq=False)
+class Desk:
+    """The links of one attempt, who know of one another."""
+
+    reader: "Reader | None" = None
+    talk: "TalkingLink | None" = None
+
+
+# --- the driver's side ------------------------------------------------------------------------------------------------
+class Talker(OperatorCoordinator):
+    """Sends numbers down and hears numbers; keeps its own counts, which are its checkpoint."""
+
+    def __init__(self, context: CoordinatorContext, provider: "TalkProvider") -> None:
+        self.context, self.size, self.book = context, provider.size, provider.book
+        self.gateways: dict[int, SubtaskGateway] = {}
+        self.results: list[CheckpointResult] = []
+        self.sent = [0] * self.size.parallelism
+        self.heard = [0] * self.size.parallelism
+
+    def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
+        """Go back to the counts of the cut."""
+        if state is not None:
+            self.sent, self.heard = json.loads(state)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.context.schedule(0.004, self._tick)
+
+    def _tick(self) -> None:
+        if self.book.coordinator_fails and self.book.chance.random() < self.book.coordinator_fails:
+            raise ScriptedError("by chance")
+        for result in self.results:
+            self._cut(result)
+        self.results.clear()
+        for subtask in sorted(self.gateways):
+            if self.sent[subtask] < self.size.down:
+                self.gateways[subtask].send_event(Down(n=self.sent[subtask]))
+                self.sent[subtask] += 1
+        self.context.schedule(0.008, self._tick)
+
+    def _cut(self, result: CheckpointResult) -> None:
+        result.complete(json.dumps([self.sent, self.heard]).encode())
+
+    def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
+        """Cut now, or at the next step."""
+        if self.context.random().random() < self.book.is_cut_late:
+            self.results.append(result)
+        else:
+            self._cut(result)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Forget it."""
+        self.results = [one for one in self.results if one.checkpoint_id != checkpoint_id]
+
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """The next number, neither less nor more."""
+        assert isinstance(event, Up)
+        heard = self.heard[subtask]
+        self.book.look(
+            event.n == heard, f"the coordinator heard {event.n} of {subtask}, not {heard}"
+        )
+        self.heard[subtask] = event.n + 1
+
+    def execution_attempt_ready(
+        self, subtask: int, attempt_number: int, gateway: SubtaskGateway
+    ) -> None:
+        """Send to it from now on."""
+        self.gateways[subtask] = gateway
+
+    def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
+        """Send to it no more."""
+        self.gateways.pop(subtask, None)
+
+    def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
+        """Undo what the failover loses."""
+        lost = self.context.lost_events(subtask)
+        down = [one.n for one in lost.to_subtask if isinstance(one, Down)]
+        up = [one.n for one in lost.to_coordinator if isinstance(one, Up)]
+        sent, heard = self.sent[subtask] - len(down), self.heard[subtask] - len(up)
+        self.book.look(
+            down == list(range(sent, self.sent[subtask])), f"lost {down}, sent to {sent}"
+        )
+        self.book.look(
+            up == list(range(heard, self.heard[subtask])), f"lost {up}, heard to {heard}"
+        )
+        self.sent[subtask], self.heard[subtask] = sent, heard
+
+
+class TalkProvider(CoordinatorProvider):
+    """Makes Talkers."""
+
+    operator_id = TALK
+    payload_types: tuple[type[Payload], ...] = (Down, Up)
+
+    def __init__(self, size: JobSize, book: Book) -> None:
+        self.size, self.book = size, book
+
+    def create(self, context: CoordinatorContext) -> Talker:
+        """A new coordinator."""
+        return Talker(context, self)
+
+
+class OutsideSink:
+    """Where files become visible: a name is published once, whoever does it how often."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def settle(self, intent: Payload) -> Payload:
+        """Publish what is not there. By chance it raises before or after."""
+        assert isinstance(intent, Published)
+        book = self._book
+        if book.sink_fails and book.chance.random() < book.sink_fails:
+            raise ScriptedError("before")
+        book.look(
+            book.is_intended(intent), f"published {intent.names} without an intent that counts"
+        )
+        for name, rows in zip(intent.names, intent.rows, strict=True):
+            there = book.published.setdefault(name, rows)
+            book.look(there == rows, f"{name} is published as {there} and as {rows}")
+        if book.sink_fails and book.chance.random() < book.sink_fails:
+            raise ScriptedError("after")
+        return intent
+
+
+def _intent(_checkpoint_id: int, committables: Sequence[CommittableOf]) -> Payload:
+    files = [json.loads(one.content) for one in committables]
+    return Published(names=[name for name, _ in files], rows=[rows for _, rows in files])
+
+
+# --- the subtask's side -----------------------------------------------------------------------------------------------
+@lru_cache(maxsize=1024)
+def _row(number: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": [number]})
+
+
+class Reader(SourceReader):
+    """Reads splits of so many rows; asks for one at a time, and then waits, restored or not."""
+
+    def __init__(self, size: JobSize, desk: Desk) -> None:
+        self.size, self.desk = size, desk
+        desk.reader = self
+        self.holds: list[list[int]] = []
+        """Split and how many of its rows are read."""
+        self.is_asking = self.is_told = False
+        self.context: OperatorContext | None = None
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Go on where the checkpoint was."""
+        self.context = context
+        if state is not None:
+            self.holds, self.is_asking = json.loads(state)
+
+    def start(self) -> None:
+        """Ask."""
+        self._ask()
+
+    def _ask(self) -> None:
+        if not self.holds and not self.is_asking and not self.is_told:
+            assert self.context is not None, "open"
+            self.is_asking = True
+            self.context.send_event(RequestSplit())
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """Read them next."""
+        self.is_asking = False
+        self.holds += [[int(one), 0] for one in splits]
+
+    def notify_no_more_splits(self) -> None:
+        """End after those that are held."""
+        self.is_asking, self.is_told = False, True
+
+    def poll(self) -> Poll:
+        """A row, the end of a split, or the end of all."""
+        talk = self.desk.talk
+        if talk is not None:
+            talk.tell()
+        if self.holds:
+            split, read = self.holds[0]
+            if read < self.size.rows:
+                self.holds[0][1] += 1
+                return Poll(status=PollStatus.BATCH, batch=_row(split * self.size.rows + read))
+            self.holds.pop(0)
+            self._ask()
+            finished = FinishedSplit(split_id=str(split), rows=read, bytes_read=read)
+            return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
+        if self.is_told and (talk is None or talk.is_done):
+            return Poll(status=PollStatus.END)
+        return Poll(status=PollStatus.WAITING)
+
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
+        """All but what is told anew."""
+        return json.dumps([self.holds, self.is_asking]).encode()
+
+
+class TalkingLink(Operator):
+    """Hears numbers and sends numbers; passes rows on."""
+
+    def __init__(self, size: JobSize, book: Book, desk: Desk) -> None:
+        self.size, self.book = size, book
+        desk.talk = self
+        self.got = self.told = 0
+        self.context: OperatorContext | None = None
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """Go on where the checkpoint was."""
+        self.context = context
+        if state is not None:
+            self.got, self.told = json.loads(state)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all numbers went both ways."""
+        return self.got == self.size.down and self.told == self.size.up
+
+    def tell(self) -> None:
+        """Send the next number."""
+        if self.told < self.size.up:
+            assert self.context is not None, "open"
+            self.context.send_event(Up(n=self.told))
+            self.told += 1
+
+    def handle_event(self, event: Payload) -> None:
+        """The next number, neither less nor more."""
+        assert isinstance(event, Down)
+        assert self.context is not None, "open"
+        where = f"attempt {self.context.attempt_number} of {self.context.subtask}"
+        self.book.look(event.n == self.got, f"{where} got {event.n}, not {self.got}")
+        self.got = event.n + 1
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Pass it on."""
+        return (batch,)
+
+    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
+        """Both counts."""
+        return self.final_snapshot()
+
+    def final_snapshot(self) -> Snapshot:
+        """Both counts."""
+        return Snapshot(state=json.dumps([self.got, self.told]).encode())
+
+
+class Writer(Operator):
+    """Writes rows to files, under names that no other attempt makes."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.files = 0
+        self.context: OperatorContext | None = None
+
+    def open(self, context: OperatorContext, state: bytes | None) -> None:
+        """A file is open."""
+        self.context = context
+
+    def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Write it."""
+        self.rows.append(batch["n"][0].as_py())
+        return ()
+
+    def _closed(self) -> Snapshot:
+        if not self.rows:
+            return Snapshot()
+        assert self.context is not None, "open"
+        one = self.context
+        name = f"{one.driver_id}-{one.subtask}-{one.attempt_number}-{self.files}"
+        content = json.dumps([name, " ".join(map(str, self.rows))]).encode()
+        self.rows, self.files = [], self.files + 1
+        return Snapshot(committables=[content])
+
+    def snapshot_state(self, checkpoint_id: int) -> Snapshot:
+        """Close the file."""
+        return self._closed()
+
+    def end_of_split(self, split_id: str) -> Snapshot:
+        """Close the file."""
+        return self._closed()
+
+    def final_snapshot(self) -> Snapshot:
+        """Close the file."""
+        return self._closed()
+
+
+def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
+    """The job's chain. `desk` gives the desk of the attempt whose links are being made."""
+    numbers = range(size.splits)
+    found = [Split(split_id=str(one), content=str(one).encode()) for one in numbers]
+    source = SourceSpec(
+        operator_id=SOURCE,
+        create_reader=lambda: Reader(size, desk()),
+        coordinator=SplitCoordinatorProvider(
+            SOURCE, discover=lambda: SplitsDiscovered(splits=found, is_complete=True)
+        ),
+    )
+    talk = OperatorSpec(
+        operator_id=TALK,
+        create_operator=lambda: TalkingLink(size, book, desk()),
+        coordinator=TalkProvider(size, book),
+    )
+    sink = OperatorSpec(
+        operator_id=SINK,
+        create_operator=Writer,
+        coordinator=CommitCoordinatorProvider(
+            SINK, sink=OutsideSink(book), make_intent=_intent, payload_types=[Published]
+        ),
+        keeps_state_across_splits=False,
+    )
+    return Chain(source=source, operators=[talk, sink] if size.talks else [sink])

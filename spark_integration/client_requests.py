@@ -1,0 +1,149 @@
+"""Clients in other processes that ask a driver's coordinators: the endpoint's side, and theirs (clause J1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import connect
+
+from coordlog.errors import OptionError, RequestUnansweredError
+from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.outputs import AnswerRequest
+from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S
+from coordlog.requests import Answer, Requests, answer_of, encoded_request
+from coordlog.schemas.payload import Payload, PayloadTypes
+
+from .token import TOKEN_VARIABLE, Token, find_token
+from .wire import (
+    REQUEST_PATH,
+    SOCKET_LOGGER,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    AskCoordinator,
+    CoordinatorAnswer,
+    decode,
+    encode,
+)
+
+__all__ = ["answered", "request_coordinator"]
+
+_CLOSE_S = 0.1
+
+
+async def answered(
+    requests: Requests,
+    ask: AskCoordinator,
+    channel: ServerConnection,
+    post: Callable[[Callable[[], None]], None],
+) -> CoordinatorAnswer | None:
+    """What became of a client's request; None where the client has gone.
+
+    Args:
+        requests: The driver's.
+        ask: The request.
+        channel: The client's connection.
+        post: Does something on this loop, from any thread.
+    """
+    future: asyncio.Future[AnswerRequest] = asyncio.get_running_loop().create_future()
+
+    def told(effect: AnswerRequest) -> None:
+        post(lambda: None if future.done() else future.set_result(effect))
+
+    request_id = requests.ask(ask.operator_id, ask.payload_type, ask.payload, told)
+    closing = asyncio.create_task(channel.wait_closed())
+    try:
+        await asyncio.wait(
+            (future, closing), timeout=REQUEST_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        requests.forget(request_id)
+        closing.cancel()
+    if future.done():
+        effect = future.result()
+        return CoordinatorAnswer(
+            outcome=effect.outcome.value,
+            sequence=effect.sequence,
+            payload_type=effect.payload_type,
+            payload=effect.payload,
+            reason=effect.reason,
+        )
+    if closing.done():
+        return None
+    reason = f"none came within {REQUEST_TIMEOUT_S:g} s"
+    return CoordinatorAnswer(outcome=RequestOutcome.OVER.value, reason=reason)
+
+
+def request_coordinator(
+    operator_id: str,
+    request: Payload,
+    *,
+    job_id: str,
+    endpoint: str,
+    response_types: Iterable[type[Payload]],
+    token: Token | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Answer:
+    """Ask a coordinator of a job that another process drives, and wait for its answer to be in the log.
+
+    Args:
+        operator_id: Whose coordinator.
+        request: The question.
+        job_id: The job.
+        endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
+        response_types: What may be answered.
+        token: The job's; by default `COORDLOG_TOKEN`, or the job's file.
+        timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
+
+    Raises:
+        RequestError: There is no answer; the leaf says why.
+        OptionError: There is no token.
+        PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
+        TooLargeError: The request is above its limit.
+    """
+    deadline = time.monotonic() + timeout_s
+    token = token or find_token(job_id)
+    if token is None:
+        expected = f"the token of job {job_id}: it has no file on this machine"
+        raise OptionError(TOKEN_VARIABLE, None, expected)
+    types = PayloadTypes((type(request), *response_types))
+    payload_type, payload = encoded_request(types, request)
+    ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
+    headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": token.header()}
+    try:
+        with connect(
+            endpoint + REQUEST_PATH,
+            additional_headers=headers,
+            proxy=None,
+            compression=None,
+            open_timeout=timeout_s,
+            ping_interval=None,
+            close_timeout=_CLOSE_S,
+            max_size=MESSAGE_BYTES_MAX,
+            logger=SOCKET_LOGGER,
+        ) as channel:
+            channel.send(encode(ask))
+            data = channel.recv(timeout=max(0.0, deadline - time.monotonic()))
+            answer = decode(data if isinstance(data, bytes) else data.encode())
+    except InvalidStatus as refused:
+        said = (refused.response.body or b"").decode(errors="replace").strip()
+        reason = f"{endpoint} lets it not in ({refused.response.status_code}): {said}"
+        raise RequestUnansweredError(operator_id, reason) from refused
+    except (OSError, WebSocketException, ValueError) as error:
+        reason = f"{endpoint}: {str(error) or type(error).__name__}"
+        raise RequestUnansweredError(operator_id, reason) from error
+    if not isinstance(answer, CoordinatorAnswer):
+        reason = f"{endpoint} says {type(answer).__name__}"
+        raise RequestUnansweredError(operator_id, reason)
+    effect = AnswerRequest(
+        request_id=0,
+        outcome=RequestOutcome(answer.outcome),
+        sequence=answer.sequence,
+        payload_type=answer.payload_type,
+        payload=answer.payload,
+        reason=answer.reason,
+    )
+    return answer_of(effect, types, operator_id, payload_type)

@@ -1,0 +1,222 @@
+"""The whole job on simulated time, log, network and Spark: one seed, one schedule. `make simulate` runs more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from coordlog.coordinator import CheckpointResult
+from coordlog.log import protocol
+from coordlog.log.port import UnstoredRecord
+from coordlog.projections import checkpoint_records
+from coordlog.projections.state import GatewayState
+from coordlog.testing import simulation_job
+from coordlog.testing.simulate import main
+from coordlog.testing.simulation import Simulation, SimulationError, simulate
+from coordlog.testing.simulation_agenda import Weather
+from coordlog.testing.simulation_driver import SimulatedDriver
+from coordlog.testing.simulation_job import JobSize
+
+WHOLE = 600
+"""Schedules that run to the job's end: 380 events on average."""
+SHORT, PARTS = 19_400, 4
+"""Schedules of 40 events, cut off there."""
+
+
+@pytest.mark.slow
+@pytest.mark.clause("K2")
+@pytest.mark.clause("K4")
+@pytest.mark.clause("L3")
+@pytest.mark.parametrize("part", range(2))
+def test_whole_schedules_keep_every_invariant_and_reach_the_exact_end(
+    part: int, seed: int, dose: int
+) -> None:
+    broken: set[str] = set()
+    count = WHOLE * dose // 2
+    for number in range(count):
+        broken.update(simulate(seed + part * count + number).faults)
+    assert {"kill", "pause", "rival", "cut", "task kill", "twin", "stage abort"} <= broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_short_schedules_keep_every_invariant(part: int, seed: int, dose: int) -> None:
+    count = SHORT * dose // PARTS
+    for number in range(count):
+        simulate(seed + part * count + number, is_short=True)
+
+
+@pytest.mark.slow
+def test_a_schedule_is_the_same_bit_for_bit_each_time() -> None:
+    for seed in range(6):
+        assert simulate(seed) == simulate(seed)
+        assert simulate(seed, is_short=True) == simulate(seed, is_short=True)
+
+
+@pytest.mark.slow
+def test_seeds_differ() -> None:
+    assert len({simulate(seed).digest for seed in range(6)}) == 6
+
+
+@pytest.mark.slow
+def test_without_faults_one_driver_does_the_job() -> None:
+    for seed in range(6):
+        outcome = simulate(seed, weather=Weather())
+        assert outcome.drivers == ("finished",)
+        assert (outcome.faults, outcome.void_count) == ((), 0)
+
+
+def test_a_failure_names_its_seed_and_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Simulation, "append", _acknowledged_too_early)
+    error = _found(8, size=None, weather=STORM)
+    again = f"make simulate ARGS='--seed {error.seed}'"
+    assert str(error).endswith(f"to repeat: {again}")
+    assert main(["--seed", "1", "--short"]) == 1
+    assert "--seed 1 --short" in capsys.readouterr().out
+
+
+# --- controls: with a fault put in on purpose, so many seeds are enough to find it ---
+
+STORM = Weather(
+    kills=0.01,
+    pauses=0.01,
+    rivals=0.02,
+    cuts=0.03,
+    append_fails=0.1,
+    append_unknown=0.2,
+    append_unheard=0.1,
+    append_split=0.3,
+    faults_until=200,
+)
+SHOWERS = Weather(
+    kills=0.008,
+    task_kills=0.01,
+    wire_slow=0.05,
+    interval_s=0.006,
+    faults_until=500,
+    is_cut_late=0.5,
+)
+"""Checkpoints complete, and are restored from while numbers are on their way."""
+LONG = JobSize(parallelism=2, splits=3, rows=3, down=15, up=15)
+TALK = JobSize(parallelism=2, splits=2, rows=2, down=5, up=5)
+
+
+def _found(
+    seeds: int, *, size: JobSize | None = TALK, weather: Weather | None = STORM
+) -> SimulationError:
+    """What the first of so many seeds finds."""
+    for seed in range(seeds):
+        try:
+            simulate(seed, size=size, weather=weather)
+        except SimulationError as error:
+            return error
+    pytest.fail(f"{seeds} seeds have found nothing")
+
+
+_append: Callable[..., None] = Simulation.append
+
+
+def _acknowledged_too_early(
+    self: Simulation, driver: SimulatedDriver, records: Sequence[UnstoredRecord]
+) -> None:
+    """What is in flight is released before the log has it."""
+    if driver.runtime is None:
+        _append(self, driver, records)
+        return
+    first = self.log.high_watermark()
+    driver.later((0.0, 0.0), lambda: driver.stored(range(first, first + len(records))))
+    for record in records:
+        self.agenda.later((0.01, 0.01), lambda one=record: self._land(one))  # type: ignore[misc]
+
+
+@pytest.mark.clause("K1")
+def test_a_release_before_the_acknowledgement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulation, "append", _acknowledged_too_early)
+    assert "does not count" in _found(1).fault
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_takes_any_epoch_like_its_own_for_its_own_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without looking whose `EPOCH_STARTED` counts, two drivers hold one epoch."""
+    monkeypatch.setattr(protocol, "_is_of", lambda _unstored, _stored: True)
+    weather = replace(STORM, rivals=0.2, faults_until=60)
+    assert _found(60, weather=weather).fault
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_is_not_fenced_by_what_stands_in_between_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unchecked(state: protocol.DriverState, offsets: Sequence[int]) -> protocol.DriverState:
+        if state.goal is protocol._Goal.APPEND and not state.counted_at:
+            return protocol._group_next(state, tuple(offsets))
+        return acknowledged(state, offsets)
+
+    acknowledged = protocol.acknowledged
+    monkeypatch.setattr(protocol, "acknowledged", unchecked)
+    assert "does not count" in _found(20).fault
+
+
+@pytest.mark.slow
+@pytest.mark.clause("D3")
+def test_a_restore_that_skips_redelivery_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_records, "channel_state", lambda _state, _pending: ())
+    assert "the coordinator heard" in _found(40, size=LONG, weather=SHOWERS).fault
+
+
+@pytest.mark.slow
+@pytest.mark.clause("G1")
+def test_a_gateway_that_is_never_closed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event sent after the cut overtakes the barrier: after a restore it is sent again."""
+
+    def opened(state: GatewayState, **changes: object) -> GatewayState:
+        return evolve(state, **{**changes, **({"closed_by": ()} if "closed_by" in changes else {})})
+
+    evolve: Callable[..., GatewayState] = vars(checkpoint_records)["evolve"]
+    monkeypatch.setattr(checkpoint_records, "evolve", opened)
+    assert _found(40, size=LONG, weather=SHOWERS).fault
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_counts_wrong_after_a_failover_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simulation_job.Talker, "subtask_reset", lambda *_: None)
+    assert _found(20).fault
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_sends_between_its_state_and_its_cut_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cut(self: simulation_job.Talker, result: CheckpointResult) -> None:
+        sent = [max(0, one - 1) for one in self.sent]
+        result.complete(json.dumps([sent, self.heard]).encode())
+
+    monkeypatch.setattr(simulation_job.Talker, "_cut", cut)
+    assert _found(40, size=LONG, weather=SHOWERS).fault
+
+
+@pytest.mark.slow
+def test_a_sink_that_publishes_under_another_name_each_time_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def settle(
+        self: simulation_job.OutsideSink, intent: simulation_job.Published
+    ) -> simulation_job.Published:
+        book = self._book
+        for rows in intent.rows:
+            book.published[str(len(book.published))] = rows
+        if book.chance.random() < 0.5:
+            raise simulation_job.ScriptedError("after")
+        return intent
+
+    monkeypatch.setattr(simulation_job.OutsideSink, "settle", settle)
+    assert "were published" in _found(5).fault

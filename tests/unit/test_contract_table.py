@@ -1,0 +1,119 @@
+"""The table of clauses against tests, and the list of what there is to show."""
+
+from __future__ import annotations
+
+from contract_table import (
+    FAILED,
+    NOT_RUN,
+    PASSED,
+    SKIPPED,
+    ContractIds,
+    Shown,
+    contract_ids,
+    read_ids,
+    table,
+    unknown_marks,
+)
+
+
+class FakeMark:
+    def __init__(self, *args: object) -> None:
+        self.args = args
+
+
+class FakeItem:
+    def __init__(self, nodeid: str, **marks: object) -> None:
+        self.nodeid, self.marks = nodeid, marks
+
+    def iter_markers(self, name: str) -> list[FakeMark]:
+        return [FakeMark(self.marks[name])] if name in self.marks else []
+
+
+IDS = ContractIds(clauses=("A1", "A2"), scenarios=("HO1",), ours=frozenset({"A2"}))
+
+
+def shown(*results: str, is_explained: bool = True) -> Shown:
+    made = Shown()
+    for n, result in enumerate(results):
+        made.add(f"t.py::test_{n}", result, is_explained=is_explained)
+    return made
+
+
+def test_the_contract_has_every_clause_and_every_scenario_that_is_to_be_shown() -> None:
+    ids = contract_ids()
+    counts = {"A": 6, "B": 8, "C": 9, "D": 5, "E": 9, "F": 12, "G": 5, "H": 3, "I": 4}
+    counts |= {"J": 2, "K": 7, "L": 5, "M": 6}
+    series = {"HO": 17, "SD": 32, "GW": 8, "FT": 6, "RC": 8, "TE": 3, "ITs": 4, "OE": 4, "ST": 6}
+
+    assert ids.clauses == tuple(f"{a}{n}" for a, last in counts.items() for n in range(1, last + 1))
+    assert {f"{a}{n}" for a, last in series.items() for n in range(1, last + 1)} <= {*ids.scenarios}
+    assert {f"SC{n}" for n in (*range(1, 14), 17, 18, 21, 22, 23)} <= {*ids.scenarios}
+    assert {f"PC{n}" for n in range(10, 15)} <= {*ids.scenarios}
+    assert {f"CC{n}" for n in range(1, 6)} <= {*ids.scenarios}
+    assert {"HO-del", "ITs-del", "IT1", "DH1", "CP4", "DF2"} <= {*ids.scenarios}
+    assert sorted(ids.ours) == ["A3", "C3", "C8", "D3", "D4", "F11", "F4", "G1", "I4", "L4"]
+
+
+def test_ids_stand_at_the_head_of_an_item_and_scenarios_below_their_heading() -> None:
+    text = "- **A1** One (A9).\n  **ours** Two.\n- **A2** **ours** B.\n\n## Scenarios\n\n- **X-y** C.\n"
+
+    assert read_ids(text) == ContractIds(
+        clauses=("A1", "A2"), scenarios=("X-y",), ours=frozenset({"A1", "A2"})
+    )
+
+
+def test_a_mark_with_an_id_that_there_is_not_is_named() -> None:
+    items = [FakeItem("t.py::a[0]", clause="A1", flink="HO9"), FakeItem("t.py::b", clause="HO1")]
+
+    assert unknown_marks(IDS, items) == [  # type: ignore[arg-type]
+        't.py::a: flink("HO9"): docs/contract.md has no such id',
+        't.py::b: clause("HO1"): docs/contract.md has no such id',
+    ]
+
+
+def test_the_table_is_whole_when_a_test_of_each_has_passed_and_none_has_failed() -> None:
+    lines, is_whole = table(
+        IDS,
+        {
+            ("clause", "A1"): shown(PASSED, NOT_RUN),
+            ("clause", "A2"): shown(PASSED),
+            ("flink", "HO1"): shown(PASSED, SKIPPED),
+        },
+    )
+
+    assert is_whole
+    assert lines[:4] == [
+        "CLAUSE    RESULT             TESTS",
+        "A1        shown              2",
+        "    passed       t.py::test_0",
+        "    not run here t.py::test_1",
+    ]
+    assert lines[-2:] == ["2 clauses: 2 shown, 0 not", "1 scenarios: 1 shown, 0 not"]
+
+
+def test_what_has_no_test_or_a_failed_one_or_none_that_ran_or_tells_no_reason_is_listed() -> None:
+    lines, is_whole = table(
+        IDS,
+        {
+            ("clause", "A1"): shown(PASSED, FAILED),
+            ("clause", "A2"): shown(PASSED, is_explained=False),
+        },
+    )
+    assert not is_whole
+    assert lines[-5:] == [
+        "2 clauses: 0 shown, 2 not",
+        "  FAILED: A1",
+        "  NO REASON TOLD: A2",
+        "1 scenarios: 0 shown, 1 not",
+        "  NO TEST: HO1",
+    ]
+    lines, is_whole = table(IDS, {("flink", "HO1"): shown(NOT_RUN, SKIPPED)})
+    assert "  NO TEST OF IT RAN: HO1" in lines
+
+
+def test_of_a_parameters_values_the_worst_counts() -> None:
+    made = Shown()
+    for value, result in enumerate((PASSED, FAILED, PASSED)):
+        made.add(f"t.py::test[{value}]", result)
+
+    assert made.results == {"t.py::test": FAILED}

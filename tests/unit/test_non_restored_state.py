@@ -1,0 +1,318 @@
+"""A job whose operators have changed: what is let go by name, what is refused by name (clause E8)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from coordlog.chain import Chain, OperatorSpec
+from coordlog.errors import RecordError, RestoreError
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from kernel_fakes import (
+    HANDLED,
+    TYPES,
+    FakeSink,
+    IdleOperator,
+    Noted,
+    NotingProvider,
+    Tick,
+    Up,
+    chain_of,
+    inside,
+    send_down,
+)
+from request_fakes import AnsweringProvider, HowMany
+
+pytestmark = pytest.mark.clause("E8")
+
+
+def rules(**more: object) -> AnsweringProvider:
+    """The provider of an operator that will be gone, with types that nobody else has."""
+    types = (*AnsweringProvider().payload_types, *TYPES)
+    made = AnsweringProvider("rules", payload_types=tuple(dict.fromkeys(types)))
+    return dataclasses.replace(made, **more)  # type: ignore[arg-type]
+
+
+def source(**more: object) -> NotingProvider:
+    """The provider of the source, without the types of `rules`."""
+    return dataclasses.replace(NotingProvider("source", payload_types=(Up,)), **more)  # type: ignore[arg-type]
+
+
+def plain(operator_id: str, **more: object) -> OperatorSpec:
+    """An operator without a coordinator."""
+    made = OperatorSpec(operator_id=operator_id, create_operator=IdleOperator)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def with_operators(chain: Chain, *operators: OperatorSpec) -> Chain:
+    return Chain(source=chain.source, operators=operators)
+
+
+def restarted(
+    old: HandDrivenJob, chain: Chain, *, allow: Sequence[str] = (), restore: str | None = None
+) -> HandDrivenJob:
+    """The next driver of a job that was crashed, with another chain."""
+    return HandDrivenJob(
+        chain,
+        log=old.log,
+        restore=restore,
+        is_batch=old.runtime.state.is_batch,
+        allow_non_restored_state=allow,
+    )
+
+
+def refused(
+    old: HandDrivenJob, chain: Chain, *, allow: Sequence[str] = (), restore: str | None = None
+) -> str:
+    """Why the next driver refuses; nothing is appended."""
+    before = old.log.high_watermark()
+    with pytest.raises(RestoreError) as raised:
+        restarted(old, chain, allow=allow, restore=restore)
+    assert old.log.high_watermark() == before
+    return str(raised.value)
+
+
+def crashed(
+    chain: Chain,
+    *,
+    states: dict[str, bytes] | None = None,
+    committables: Sequence[tuple[str, bytes]] = (),
+    then: Callable[[HandDrivenJob, FakeAttempt], object] | None = None,
+) -> HandDrivenJob:
+    """A driver that died after checkpoint 1."""
+    job = HandDrivenJob(chain)
+    attempt = job.register(0)
+    job.trigger()
+    if then is not None:
+        then(job, attempt)
+    attempt.ack_checkpoint(1, states=states, committables=committables)
+    assert job.runtime.state.last_checkpoint == 1
+    job.crash()
+    return job
+
+
+def test_a_coordinators_state_is_refused_and_let_go_by_name() -> None:
+    one = source()
+    old = crashed(chain_of(one, rules()))
+    left = chain_of(one)
+
+    said = refused(old, left)
+    assert "the state of operator 'rules' is part of checkpoint 1 in the log and nobody's" in said
+    assert "allow_non_restored_state=('rules',)" in said
+    assert "'rules'" in refused(old, left, allow=("source", "rule")), "by its own name only"
+
+    one.calls.clear()
+    job = restarted(old, left, allow=("rules",))
+    assert one.said("restore") == [("restore", 1, b"state of 1")], "the others are restored"
+    assert job.runtime.state.operators == ("source",)
+
+
+def test_a_subtasks_state_is_refused_and_let_go_by_name() -> None:
+    chain = chain_of(source())
+    old = crashed(with_operators(chain, plain("dedup")), states={"dedup": b"seen", "source": b"s"})
+
+    assert "the state of operator 'dedup' is part of checkpoint 1" in refused(old, chain)
+    assert restarted(old, chain, allow=("dedup",)).register(0).accepted.restored_checkpoint == 1
+
+
+def test_an_operator_that_left_no_state_may_go() -> None:
+    chain = chain_of(source())
+    stateless = rules()
+    stateless.is_cut_at_once = False
+    stateless.on["cut"] = lambda coordinator, number: coordinator.results[number].complete(b"")
+    with_both = chain_of(source(), stateless)
+    old = crashed(with_operators(with_both, *with_both.operators, plain("map")))
+    job = restarted(old, chain)
+
+    assert job.mode == "rollback"
+    assert job.register(0).accepted.restored_checkpoint == 1
+
+
+def test_before_the_first_checkpoint_a_rollback_has_nothing_to_let_go() -> None:
+    old = HandDrivenJob(chain_of(source(), rules()))
+    old.register(0)
+    old.crash()
+
+    assert restarted(old, chain_of(source())).runtime.state.phase is Phase.RUNNING
+
+
+@pytest.mark.clause("E9")
+def test_types_that_only_a_removed_operator_had_are_known_by_their_schemas_and_not_decoded() -> (
+    None
+):
+    one, gone = source(projection=HANDLED), rules(projection=HANDLED)
+
+    def use(job: HandDrivenJob, attempt: FakeAttempt) -> None:
+        attempt.send("rules", Tick(n=1))  # handled after the cut: channel state
+        inside(attempt, gone, send_down(gone, 0, 3))
+        attempt.ack("rules", 0)
+        job.ask("rules", HowMany())
+
+    old = crashed(chain_of(one, gone), then=use)
+    one.calls.clear()
+    job = restarted(old, chain_of(one), allow=("rules",))
+
+    kept = job.runtime.state.types
+    assert {"test.down@1", "test.tick@1", "test.how_many@1", "test.so_many@1"} <= {*kept}
+    again = job.history(Kind.EVENT_REDELIVERED)
+    assert [one.operator_id for one in again] == ["rules", "rules"]
+    assert [said[0] for said in one.calls] == ["create", "restore", "start", "complete"]
+    job.crash()
+    assert restarted(job, chain_of(one), allow=("rules",)).mode == "rollback", "and so on"
+
+
+def test_a_type_that_an_operator_which_is_left_has_used_must_be_declared() -> None:
+    one = source(payload_types=(Up, Noted))
+    job = HandDrivenJob(chain_of(one, rules()))
+    inside(job.register(0), one, lambda coordinator: coordinator.context.record(Noted(text="x")))
+    job.crash()
+
+    with pytest.raises(RecordError, match=r"test\.noted@1 is not one of this job's"):
+        restarted(job, chain_of(source()), allow=("rules",))
+
+
+def test_once_a_checkpoint_has_completed_without_it_a_removed_operator_is_forgotten() -> None:
+    old = crashed(chain_of(source(), rules()))
+    job = restarted(old, chain_of(source()), allow=("rules",))
+    job.crash()
+    assert "'rules'" in refused(job, chain_of(source())), "checkpoint 1 still has it"
+    job = restarted(job, chain_of(source()), allow=("rules",))
+    attempt = job.register(0)
+    number = job.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number)
+    job.crash()
+
+    assert restarted(job, chain_of(source())).mode == "rollback"
+
+
+def test_an_added_operator_begins_with_no_state() -> None:
+    one, added = source(), rules(projection=HANDLED)
+    old = crashed(chain_of(one), states={"source": b"s"})
+    job = restarted(old, chain_of(one, added))
+
+    assert added.said("create", "restore", "start") == [
+        ("create",),
+        ("restore", 1, None),
+        ("start",),
+    ]
+    assert job.runtime.state.projections["rules"] == ()
+    assert [one.operator_id for one in job.register(0).accepted.states] == ["source"]
+
+
+def test_an_operator_that_comes_back_is_restored_from_a_checkpoint_that_still_has_it() -> None:
+    one, gone = source(), rules()
+    old = crashed(chain_of(one, gone))
+    away = restarted(old, chain_of(one), allow=("rules",))
+    away.crash()
+    gone.calls.clear()
+    restarted(away, chain_of(one, gone))
+
+    assert gone.said("restore") == [("restore", 1, b"state of 1")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (plain("map", version=2), "the version of operator 'map' is 1 in the log and 2 here"),
+        (
+            plain("map", keeps_state_across_splits=False),
+            "the keeping of state across splits by operator 'map' is True in the log and False",
+        ),
+        (
+            plain("map", coordinator=NotingProvider("map")),
+            "the presence of a coordinator of operator 'map' is False in the log and True here",
+        ),
+    ],
+)
+def test_an_operator_that_has_changed_is_refused_by_name(changed: OperatorSpec, says: str) -> None:
+    chain = chain_of(NotingProvider())
+    old = crashed(with_operators(chain, plain("map")))
+
+    assert says in refused(old, with_operators(chain, changed), allow=("map", "source"))
+
+
+def test_another_order_is_refused_and_an_operator_between_is_not() -> None:
+    chain = chain_of(source())
+    old = crashed(with_operators(chain, plain("a"), plain("b")))
+
+    said = refused(old, with_operators(chain, plain("b"), plain("a")))
+    assert "the order of the operators is source, a, b in the log and source, b, a here" in said
+    between = with_operators(chain, plain("a"), plain("new"), plain("b"))
+    assert restarted(old, between).mode == "rollback"
+
+
+@pytest.mark.clause("E6")
+def test_an_intent_of_a_removed_operator_is_never_dropped() -> None:
+    gone = rules(sink=FakeSink())
+    one = source()
+    job = HandDrivenJob(chain_of(one, gone))
+    job.is_work_held = True
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("rules", b"a")])
+    assert len(job.runtime.state.intents) == 1
+    job.crash()
+
+    said = refused(job, chain_of(one), allow=("rules",))
+    assert "the intent of checkpoint 1 of operator 'rules' is without an outcome in the log" in said
+    settled = restarted(job, chain_of(one, gone))
+    settled.crash()
+    assert restarted(settled, chain_of(one), allow=("rules",)).mode == "rollback"
+
+
+def test_what_a_checkpoint_allows_a_removed_operator_to_commit_is_its_state() -> None:
+    gone = rules(is_committing=False, is_cut_at_once=False)
+    gone.on["cut"] = lambda coordinator, number: coordinator.results[number].complete(b"")
+    old = crashed(chain_of(source(), gone), committables=[("rules", b"rows")])
+
+    assert "the state of operator 'rules'" in refused(old, chain_of(source()))
+
+
+def test_a_resume_without_an_event_sourced_coordinator_lets_go_what_the_log_tells() -> None:
+    one = source(projection=HANDLED)
+    job = HandDrivenJob(chain_of(one, rules(projection=HANDLED)), is_batch=True)
+    job.register(0)
+    job.crash()
+    left = chain_of(one)
+
+    said = refused(job, left)
+    assert "the state of operator 'rules' is its coordinator's, as the log tells it" in said
+    assert restarted(job, left, allow=("rules",)).mode == "resume"
+
+
+def test_a_resume_without_an_operator_in_whose_state_a_subtask_has_finished_is_refused() -> None:
+    chain = chain_of(source(projection=HANDLED))
+    both = with_operators(chain, plain("sink"))
+    job = HandDrivenJob(both, is_batch=True, parallelism=2)
+    first, _ = job.register_all()
+    first.complete(committables=[("sink", b"rows")])
+    job.crash()
+    with pytest.raises(RestoreError, match="operator 'sink' is that of subtask 0"):
+        HandDrivenJob(chain, log=job.log, is_batch=True, parallelism=2)
+
+
+def test_a_job_that_has_finished_has_nothing_to_let_go() -> None:
+    job = HandDrivenJob(chain_of(source(), rules()), is_batch=True)
+    job.register(0).complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+    job.crash()
+
+    assert restarted(job, chain_of(source())).mode == "finished"
+
+
+def test_an_event_to_a_removed_operators_attempt_fails_with_the_dead_drivers_attempt() -> None:
+    one, gone = source(projection=HANDLED), rules(projection=HANDLED)
+    job = HandDrivenJob(chain_of(one, gone), is_batch=True)
+    inside(job.register(0), gone, send_down(gone, 0, 1))
+    job.crash()
+    again = restarted(job, chain_of(one), allow=("rules",))
+
+    assert [one.operator_id for one in again.history(Kind.EVENT_FAILED)] == ["rules"]
+    assert ("rules", 0) not in again.runtime.state.gateways
+    assert again.register(0).accepted.attempt_number == 1
