@@ -39,7 +39,7 @@ class OperatorSpec:
     payload_types: Sequence[type[Payload]] = ()
     """What a coordinator-less operator exchanges with nobody; normally the provider's."""
     keeps_state_across_splits: bool = True
-    """False: after `end_of_split` nothing of the split is left in the operator (DESIGN.md, section 8)."""
+    """False: after `end_of_split` nothing of the split is left in the operator."""
     merge_states: Callable[[Sequence[bytes]], bytes] | None = None
     """One subtask's state of several subtasks', where a restore has fewer of them (clause E7); pickles."""
 

@@ -1,4 +1,4 @@
-"""Cleaning after attempts: only names that the log has given up (DESIGN.md, section 8; clause I4)."""
+"""Cleaning after attempts: only names that the log has given up (clause I4)."""
 
 from __future__ import annotations
 

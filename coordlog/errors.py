@@ -232,7 +232,7 @@ class TopicError(LogError):
 
 
 class FencedError(LogError):
-    """Another driver's epoch is in force (DESIGN.md, section 5; clause K2)."""
+    """Another driver's epoch is in force (clause K2)."""
 
     def __init__(self, job_id: str, epoch: int, epoch_in_force: int, driver_in_force: str) -> None:
         super().__init__(job_id, epoch, epoch_in_force, driver_in_force)

@@ -1,4 +1,4 @@
-"""The threads of a driver: the mailbox, the log thread, workers and a watchdog (DESIGN.md, section 10).
+"""The threads of a driver: the mailbox, the log thread, workers and a watchdog.
 
 The mailbox alone touches kernel state and coordinators. The log thread alone touches the appender. They talk through
 queues; neither waits for the other.

@@ -1,4 +1,4 @@
-"""Rebuilds a job from its log: fold what counts, check what must fit, choose where to go on (DESIGN.md, section 7)."""
+"""Rebuilds a job from its log: fold what counts, check what must fit, choose where to go on."""
 
 from __future__ import annotations
 

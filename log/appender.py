@@ -1,4 +1,4 @@
-"""A driver's way to append: take over, append, send again until it counts, or end (DESIGN, 5).
+"""A driver's way to append: take over, append, send again until it counts, or end.
 
 `protocol` decides; this module does what it says, waits, and gives up when the time is over. It has
 no thread and no clock of its own: all of it runs on the caller's thread, the log thread.

@@ -1,4 +1,4 @@
-"""The log's protocol as one driver sees it, without I/O (DESIGN.md, section 5).
+"""The log's protocol as one driver sees it, without I/O.
 
 Whoever drives it asks `next_action`, does what it says, and hands in what came of it, one call per
 thing that happened:

@@ -100,7 +100,7 @@ class Audit:
 
 
 def counting_at(first: Stored) -> Counting:
-    """Where counting begins in a log whose first record this is (DESIGN.md, section 5).
+    """Where counting begins in a log whose first record this is.
 
     Raises:
         RecordError: Records before it are gone, and it is no `SNAPSHOT`: what counts after it

@@ -146,7 +146,7 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
 
 
 def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent, ...]:
-    """What was on its way up across the cut of a whole checkpoint, in log order (DESIGN.md, section 9)."""
+    """What was on its way up across the cut of a whole checkpoint, in log order."""
     events: list[UpEvent] = []
     for number in sorted({*pending.attempts, *pending.finished}):
         subtask = state.subtasks[number]
@@ -293,7 +293,7 @@ def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
 
 
 def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
-    """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back (DESIGN.md, section 2)."""
+    """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back."""
     checkpoint_id = required(record.checkpoint_id)
     checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
     finished_count = 0
@@ -425,7 +425,7 @@ def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int
 
 
 def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
-    """Every committable of an operator that the job state holds: what cleaning must keep (DESIGN.md, section 8)."""
+    """Every committable of an operator that the job state holds: what cleaning must keep."""
     held: list[Committable] = []
     for subtask in sorted_values(state.subtasks):
         if subtask.attempt is not None:

@@ -100,7 +100,7 @@ class FinishedSubtask(Payload):
 
 @payload("coordlog.checkpoint_metadata", version=2)
 class CheckpointMetadata(Payload):
-    """What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name (DESIGN.md, section 6)."""
+    """What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name."""
 
     metadata_version: int
     job_id: str

@@ -1,4 +1,4 @@
-"""What counts: the fold over headers that everything that reads a log goes through (DESIGN.md, section 5).
+"""What counts: the fold over headers that everything that reads a log goes through.
 
 1. An `EPOCH_STARTED` counts if its epoch is exactly one above the epoch in force. An unfinished turn before it becomes
    void, and `next_sequence` goes back to where that turn began.

@@ -1,4 +1,4 @@
-"""The packed header that decides what counts, before a value is decoded (DESIGN.md, sections 4 and 5).
+"""The packed header that decides what counts, before a value is decoded.
 
 One Kafka header of `HEADER_BYTES` bytes, named `HEADER_NAME`, big-endian:
 

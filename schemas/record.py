@@ -1,4 +1,4 @@
-"""A record: the one envelope of the log, and its kinds (DESIGN.md, section 4)."""
+"""A record: the one envelope of the log, and its kinds."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ class Endpoint:
             channel.transport.abort()
 
     async def _prove(self, channel: ServerConnection, hello: object) -> None:
-        """Answer a challenge (DESIGN.md, section 5): who holds the token can tell that we live."""
+        """Answer a challenge: who holds the token can tell that we live."""
         if not isinstance(hello, ClientHello) or len(hello.nonce) != NONCE_BYTES:
             channel.transport.abort()
             return

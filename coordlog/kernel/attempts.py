@@ -68,7 +68,7 @@ __all__ = [
 
 
 def refuse(step: StepBuilder, what: str, subtask: int, attempt_number: int, reason: str) -> None:
-    """Record what is refused; it changes no state (DESIGN.md, section 4)."""
+    """Record what is refused; it changes no state."""
     step.add(
         Kind.FACT,
         subtask=subtask,
@@ -606,7 +606,7 @@ def _lost(
 
 
 def stale_attempt(step: StepBuilder, subtask: int) -> None:
-    """At a resume: what the dead driver had is a local failover (DESIGN.md, section 7)."""
+    """At a resume: what the dead driver had is a local failover."""
     attempt = step.state.subtasks[subtask].attempt
     if attempt is None:
         step.add(

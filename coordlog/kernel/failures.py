@@ -52,7 +52,7 @@ def start(step: StepBuilder) -> None:
 
 
 def resume(step: StepBuilder) -> None:
-    """Go on from the folded state: a local failover of whatever the dead driver had (DESIGN.md, section 7)."""
+    """Go on from the folded state: a local failover of whatever the dead driver had."""
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "its driver is gone", is_told=False)
     step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "resume"})
@@ -154,7 +154,7 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
     if state.is_over:
         return
     if state.phase is Phase.ENDING and state.intents:
-        # Batch, past its last completion: there is no reset any more, only settling (DESIGN.md, section 8).
+        # Batch, past its last completion: there is no reset any more, only settling.
         step.add(
             Kind.FACT,
             operator_id=given.operator_id,

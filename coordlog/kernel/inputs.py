@@ -50,7 +50,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Go on from the folded state (DESIGN.md, section 7)."""
+    """Go on from the folded state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

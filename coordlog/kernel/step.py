@@ -166,7 +166,7 @@ def is_final_owed(state: JobState) -> bool:
 
 
 def is_ready_for_attempts(state: JobState) -> bool:
-    """Whether the Spark stage may start: all that precedes the first attempt is done, intents settled (section 7)."""
+    """Whether the Spark stage may start: all that precedes the first attempt is done, intents settled."""
     return (
         state.phase is Phase.RUNNING
         and not state.is_restoring

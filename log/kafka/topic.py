@@ -1,4 +1,4 @@
-"""What a log's topic must be like: settings to create it with and to refuse it by (DESIGN, 6)."""
+"""What a log's topic must be like: settings to create it with and to refuse it by."""
 
 from __future__ import annotations
 

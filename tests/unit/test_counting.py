@@ -1,4 +1,4 @@
-"""The three rules of what counts, by hand (DESIGN.md, section 5)."""
+"""The three rules of what counts, by hand."""
 
 from __future__ import annotations
 
