@@ -78,7 +78,6 @@ class Mailbox:
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
         self._is_closing = False
-        self._is_ending = False
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """What ended the driver, if it was not the job's end."""
@@ -88,16 +87,18 @@ class Mailbox:
     # --- Workers ------------------------------------------------------------------------------------------------------
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` on a worker."""
-        if self._is_ending:
-            # Now only `close` of coordinators comes: every worker may be busy, and what waits for one is cancelled.
-            thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
-            self._closers.append(thread)
-            thread.start()
-        elif not self._is_closing:
+        if not self._is_closing:
             try:
                 self._workers.submit(_logged(work))
             except RuntimeError:
                 _log.debug("work dropped: the driver ends")
+
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """See `Workers`. On a thread of its own: what waits for a worker is cancelled at the driver's end."""
+        thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
+        self._closers = [one for one in self._closers if one.is_alive()]
+        self._closers.append(thread)
+        thread.start()
 
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, ahead of what attempts send: acknowledgements, results, timers."""
@@ -203,7 +204,6 @@ class Mailbox:
             _log.exception("the mailbox ends")
             self.end(error)
         finally:
-            self._is_ending = True
             runtime.host.close_all()
             self.end()
             self.requests.end()

@@ -62,6 +62,10 @@ class Workers(Protocol):
         """Run `work` some time soon; it reports through `post`."""
         ...
 
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """Run the closing of a coordinator: even where every worker is busy, or the driver ends (clause A2)."""
+        ...
+
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, in the order of these calls."""
         ...

@@ -296,7 +296,7 @@ class Runtime:
             except Exception:  # noqa: BLE001, clause A2: nobody waits for it
                 _log.exception("close of %s raised", type(coordinator).__name__)
 
-        self._workers.run(close)
+        self._workers.run_closing(close)
 
     # --- turns ----------------------------------------------------------------------------------
     def begin(self, given: Input | None) -> None:

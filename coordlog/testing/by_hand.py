@@ -501,6 +501,10 @@ class _InlineWorkers:
         """See `Workers`."""
         self._job.works.append(work)
 
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.run(work)
+
     def post(self, thunk: Callable[[], None]) -> None:
         """See `Workers`."""
         self._job._posted.append(thunk)  # noqa: SLF001, one kit

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from coordlog.chain import Chain
-from coordlog.coordinator import OperatorCoordinator
 from coordlog.errors import CoordlogError, RestoreError
 from coordlog.kernel.building import KernelConfig
 from coordlog.messages import DownMessage
@@ -142,16 +141,12 @@ class _Nowhere:
     def run(self, work: Callable[[], None]) -> None:
         """Its result stands in the log."""
 
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """At once: it frees what a coordinator holds."""
+        work()
+
     def post(self, thunk: Callable[[], None]) -> None:
         """What it would begin stands in the log."""
-
-
-class _ReplayRuntime(Runtime):
-    """Frees what coordinators hold; workers, which would, do nothing here."""
-
-    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
-        """At once."""
-        coordinator.close()
 
 
 class _Replay:
@@ -239,7 +234,7 @@ class _Replay:
             is_overlap_allowed=True,  # a trigger is fed only where one was recorded
         )
         nowhere = _Nowhere()
-        self._time.runtime = _ReplayRuntime(
+        self._time.runtime = Runtime(
             chain=self._chain,
             config=config if self._configure is None else self._configure(config),
             options=RuntimeOptions(),

@@ -307,6 +307,10 @@ class SimulatedDriver:
         """See `Workers`."""
         self.later(self.around.weather.wire_s, work)
 
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.run(work)
+
     def post(self, thunk: Callable[[], None]) -> None:
         """See `Workers`."""
         self.later((0.0, 0.0), lambda: self._turn(thunk))

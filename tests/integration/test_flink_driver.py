@@ -60,6 +60,38 @@ def test_a_driver_that_ends_closes_its_coordinators_although_every_worker_is_bus
         end.set()
 
 
+@pytest.mark.clause("A2")
+def test_a_reset_closes_the_old_object_although_every_worker_is_busy_until_the_end() -> None:
+    """What it holds outside, a connection say, would otherwise stay open beside its successor's."""
+    provider = NotingProvider()
+    begun, end, closed = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
+
+    def work() -> Noted:
+        begun.release()
+        assert end.wait(WAIT_S)
+        return Noted(text="late")
+
+    def start(coordinator: Noting) -> None:
+        if len(provider.made) == 1:
+            for _ in range(WORKER_COUNT):
+                coordinator.context.call_async(work, lambda *_: None)
+
+    provider.on["start"] = start
+    provider.on["close"] = lambda _: closed.release()
+    driver = driver_of(provider, MemoryLog("job"))
+    driver.start()
+    try:
+        for _ in range(WORKER_COUNT):
+            assert begun.acquire(timeout=WAIT_S)
+        provider.made[0].context.fail_job("scripted")
+        assert closed.acquire(timeout=WAIT_S)
+        driver.stop(with_checkpoint=False)
+        assert driver.wait(WAIT_S) is not None
+        assert closed.acquire(timeout=WAIT_S)
+    finally:
+        end.set()
+
+
 @pytest.mark.clause("K2")
 def test_a_driver_that_another_has_replaced_ends_by_itself_and_says_so() -> None:
     log = MemoryLog("job")
