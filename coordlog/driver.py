@@ -29,6 +29,7 @@ from coordlog.restore import (
     Rebuild,
     Restored,
     check_fits,
+    check_identity,
     describe_operators,
     first_input,
     projection_of,
@@ -163,6 +164,7 @@ class JobDriver:
         projection = projection_of(self._chain)
         made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         mode = "batch" if options.is_batch else "streaming"
+        check_identity(options.job_id, made.state, self._job_log.identity)
         check_fits(
             options.job_id,
             made.state,
@@ -237,7 +239,7 @@ class JobDriver:
             )
 
     def _take_over(self, made: Rebuild, endpoint: str, mode: str) -> Appender:
-        options = self._options
+        options, identity = self._options, self._job_log.identity
 
         def epoch_started(epoch: int) -> UnstoredRecord:
             return to_unstored(
@@ -256,6 +258,8 @@ class JobDriver:
                         "python_version": platform.python_version(),
                         "parallelism": str(options.parallelism),
                         "mode": mode,
+                        "cluster_id": identity.cluster_id,
+                        "topic_id": identity.topic_id,
                         "operators": describe_operators(self._chain),
                         "take_over": str(options.is_take_over).lower(),
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),

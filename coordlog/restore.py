@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Resume, Rollback, Start
-from coordlog.log.port import Log, StoredRecord
+from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.log.protocol import Place
 from coordlog.operators_fit import check_operators, describe_operators
 from coordlog.projections.checkpoint_records import restored_subtasks
@@ -26,6 +26,7 @@ __all__ = [
     "RestoreMode",
     "Restored",
     "check_fits",
+    "check_identity",
     "describe_operators",
     "first_input",
     "projection_of",
@@ -214,6 +215,27 @@ def rebuild(
             on_progress(stored.offset + 1, end)
     made.end_offset = end
     return made
+
+
+def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
+    """Refuse a history that was written to another log: positions of the outside refer to that one (clause E9).
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    for what, key, here in (
+        ("the cluster", "cluster_id", identity.cluster_id),
+        ("the topic's id", "topic_id", identity.topic_id),
+    ):
+        there = state.launch.get(key, here)
+        if there != here:
+            raise RestoreError(
+                job_id,
+                what,
+                there,
+                here,
+                "use the broker that the job was begun on; a copy of a topic is not the topic",
+            )
 
 
 def check_fits(

@@ -22,6 +22,7 @@ from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
+from kernel_fakes import prefix_of
 
 FILES, ROWS, SUBTASKS = 24, 40, 3
 WAIT_S = 60.0
@@ -209,6 +210,23 @@ def test_a_job_that_has_finished_is_not_run_again(pipeline: Pipeline) -> None:
     result = pipeline.drive()
 
     assert result.status is JobStatus.ALREADY_FINISHED
+    assert pipeline.log.high_watermark() == before
+
+
+@pytest.mark.clause("E9")
+def test_a_copy_of_the_log_is_refused_by_both_ids_and_nothing_is_appended(tmp_path: Path) -> None:
+    """Two jobs would go on from one history, each sure that it alone writes where both do."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.SPLIT_FINISHED, 3, kill_driver))
+    there = pipeline.log.identity.topic_id
+    pipeline.log = prefix_of(pipeline.log, pipeline.log.high_watermark())
+    before = pipeline.log.high_watermark()
+
+    here = pipeline.log.identity.topic_id
+    with pytest.raises(RestoreError, match=f"topic's id is {there} in the log and {here} here"):
+        pipeline.drive()
+
     assert pipeline.log.high_watermark() == before
 
 
