@@ -13,7 +13,7 @@ from coordlog.log.kafka import KafkaLog, Security, list_jobs
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.state import JobState
-from coordlog.restore import check_fits, projection_of, rebuild
+from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.endpoint import probe_driver
@@ -92,6 +92,7 @@ def look(
             parts.source.settle_schema()
         else:
             mode = "batch" if is_batch else "streaming"
+            check_identity(job_id, state, log.identity)
             check_fits(job_id, state, chain, parallelism=parallelism, mode=mode, restore=restore)
             _check_source(job_id, tapped.fold, source_path)
             if found.is_finished:
