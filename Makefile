@@ -11,7 +11,7 @@ TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 ARGS ?=
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
-        check coverage exhaustive bench simulate clean
+        check coverage exhaustive bench mutants simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ exhaustive: setup ## small worlds searched whole, larger ones than the tests do;
 
 bench: setup ## the benchmarks, with the numbers that the docs quote
 	@$(PY) -m benchmarks $(ARGS)
+
+mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; an hour
+	@scripts/mutants.sh $(ARGS)
 
 simulate: setup ## random schedules of a whole job, in memory; ARGS="--seconds 600" for longer, "--seed N" for one again
 	@$(PY) -m coordlog.testing.simulate $(ARGS)

@@ -146,3 +146,22 @@ def test_void_is_what_never_counts() -> None:
         "FITS",
         "COMPLETES",
     ]
+
+
+@pytest.mark.clause("K5")
+def test_epochs_and_sequences_of_any_size_count() -> None:
+    epochs = [e(one) for one in range(400)]
+    last = [r(399, one) for one in range(400)]
+
+    assert names(*epochs, *last) == [[one.name] for one in (*epochs, *last)]
+    assert verdicts(*epochs, *last, r(398, 400), r(399, 401)) == [
+        *[Verdict.EPOCH] * 400,
+        *[Verdict.COMPLETES] * 400,
+        Verdict.VOID_EPOCH,
+        Verdict.VOID_SEQUENCE,
+    ]
+
+
+@pytest.mark.clause("K5")
+def test_a_record_that_says_that_less_than_nothing_follows_completes_no_turn() -> None:
+    assert verdicts(e(0), r(0, 0, -1)) == [Verdict.EPOCH, Verdict.FITS]
