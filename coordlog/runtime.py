@@ -53,6 +53,7 @@ from coordlog.kernel.outputs import (
     TellAttempt,
 )
 from coordlog.kernel.policy import backoff_s
+from coordlog.kernel.settling import to_settle
 from coordlog.kernel.step import act, due, is_final_owed, is_ready_for_attempts, step
 from coordlog.limits import (
     ACK_TIMEOUT_S,
@@ -67,7 +68,7 @@ from coordlog.limits import (
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
-from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
+from coordlog.projections.state import JobState, Phase, sorted_values
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
@@ -309,17 +310,7 @@ class Runtime:
 
     def _settle_left(self) -> None:
         turn = self._turn_of_effects()
-        for _, intent in sorted_items(self.state.intents):
-            turn.effects.append(
-                Settle(
-                    sequence=intent.sequence,
-                    operator_id=intent.operator_id,
-                    checkpoint_id=intent.checkpoint_id,
-                    payload_type=intent.payload_type,
-                    payload=intent.payload,
-                    delay_s=0.0,
-                )
-            )
+        turn.effects += to_settle(self.state)
         self._waiting.append(turn)
         following = due(self.state)
         if following is not None:

@@ -8,9 +8,9 @@ from coordlog.projections.state import Phase, sorted_items, sorted_values
 from coordlog.schemas import builtin
 from coordlog.schemas.record import Kind
 
-from . import attempts, checkpoints
+from . import attempts, checkpoints, settling
 from .building import StepBuilder
-from .inputs import CommitSettled, FailGlobally, GiveCommit, RecordFact, Rollback, WorkDone
+from .inputs import FailGlobally, RecordFact, Rollback, WorkDone
 from .outputs import (
     CallCreate,
     CallEvent,
@@ -20,24 +20,20 @@ from .outputs import (
     CancelStage,
     EndJob,
     FenceAttempt,
-    Settle,
 )
 from .policy import backoff_s, is_exhausted
 
 _BEFORE = "; before that: "
 
 __all__ = [
-    "commit_settled",
     "fail_globally",
     "fail_job",
     "finish_job",
-    "give_commit",
     "is_exhausted",
     "record_fact",
     "redeliver",
     "resume",
     "rollback",
-    "settle_open",
     "start",
     "tell_restored",
     "work_done",
@@ -58,7 +54,7 @@ def resume(step: StepBuilder) -> None:
     step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "resume"})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
-    settle_open(step)
+    settling.settle_open(step)
 
 
 def rollback(step: StepBuilder, given: Rollback) -> None:
@@ -110,22 +106,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
             ),
             CallStart(operator_id=operator_id),
         ]
-    settle_open(step)
-
-
-def settle_open(step: StepBuilder) -> None:
-    """An intent in the log is carried out, never dropped (clause E6)."""
-    for _, intent in sorted_items(step.state.intents):
-        step.effects.append(
-            Settle(
-                sequence=intent.sequence,
-                operator_id=intent.operator_id,
-                checkpoint_id=intent.checkpoint_id,
-                payload_type=intent.payload_type,
-                payload=intent.payload,
-                delay_s=0.0,
-            )
-        )
+    settling.settle_open(step)
 
 
 def redeliver(step: StepBuilder) -> None:
@@ -215,67 +196,6 @@ def record_fact(step: StepBuilder, given: RecordFact) -> None:
         operator_id=given.operator_id,
         payload_type=given.payload_type,
         payload=given.payload,
-    )
-
-
-def give_commit(step: StepBuilder, given: GiveCommit) -> None:
-    """`COMMIT_INTENT`; settled after release (clause H3)."""
-    record = step.add(
-        Kind.COMMIT_INTENT,
-        operator_id=given.operator_id,
-        checkpoint_id=given.checkpoint_id,
-        payload_type=given.payload_type,
-        payload=given.payload,
-    )
-    step.effects.append(
-        Settle(
-            sequence=record.sequence or 0,
-            operator_id=given.operator_id,
-            checkpoint_id=given.checkpoint_id,
-            payload_type=given.payload_type,
-            payload=given.payload,
-            delay_s=0.0,
-        )
-    )
-
-
-def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
-    """`COMMIT_OUTCOME`; a sink that could not is tried again, within bounds."""
-    intent = step.state.intents.get(given.sequence)
-    if intent is None:
-        return
-    is_settled = given.error is None
-    step.add(
-        Kind.COMMIT_OUTCOME,
-        operator_id=intent.operator_id,
-        checkpoint_id=intent.checkpoint_id,
-        cause=intent.sequence,
-        payload_type=given.payload_type,
-        payload=given.payload,
-        reason=given.error,
-        attributes={"settled": "true" if is_settled else "false"},
-    )
-    if is_settled or step.state.is_over:
-        return
-    tries = intent.failed_tries + 1
-    if tries >= step.config.settle_attempts_max:
-        fail_job(
-            step,
-            f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
-            f"failed {tries} times: {given.error}",
-        )
-        return
-    step.effects.append(
-        Settle(
-            sequence=intent.sequence,
-            operator_id=intent.operator_id,
-            checkpoint_id=intent.checkpoint_id,
-            payload_type=intent.payload_type,
-            payload=intent.payload,
-            delay_s=min(
-                step.config.restart_backoff_s * 2**tries, step.config.restart_backoff_max_s
-            ),
-        )
     )
 
 

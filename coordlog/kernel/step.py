@@ -10,7 +10,7 @@ from typing import assert_never
 
 from coordlog.projections.state import JobState, Phase
 
-from . import attempts, checkpoints, failures, requests
+from . import attempts, checkpoints, failures, requests, settling
 from .building import KernelConfig, StepBuilder
 from .inputs import (
     Action,
@@ -69,7 +69,7 @@ def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> S
         case RecordFact():
             failures.record_fact(builder, action)
         case GiveCommit():
-            failures.give_commit(builder, action)
+            settling.give_commit(builder, action)
         case Respond():
             requests.respond(builder, action)
         case _:
@@ -104,7 +104,7 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
         case CheckpointReleased():
             checkpoints.checkpoint_released(builder, given)
         case CommitSettled():
-            failures.commit_settled(builder, given)
+            settling.commit_settled(builder, given)
         case WorkDone():
             failures.work_done(builder, given)
         case FailGlobally():

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from coordlog.kernel import attempts, checkpoints, failures
+from coordlog.kernel import attempts, checkpoints, settling
 from coordlog.kernel.building import StepBuilder
 from coordlog.kernel.inputs import AttemptRegistered
 from coordlog.kernel.outputs import AcceptAttempt
@@ -330,7 +330,7 @@ def _without_stale(patch: Patch) -> None:
 
 
 def _without_settling_again(patch: Patch) -> None:
-    patch.setattr(failures, "settle_open", lambda _step: None)
+    patch.setattr(settling, "settle_open", lambda _step: None)
 
 
 def _without_telling_again(patch: Patch) -> None:

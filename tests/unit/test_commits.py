@@ -269,6 +269,37 @@ def test_a_sink_that_refuses_is_asked_again_with_the_same_intent() -> None:
     assert [one.names for one in sink.settled] == [["0/0/a"]]
 
 
+@pytest.mark.clause("H3")
+def test_a_later_checkpoints_intent_waits_for_the_outcome_of_the_earlier() -> None:
+    sink = FakeSink(refusals=1)
+    job = HandDrivenJob(chain_of(sink))
+    (attempt,) = job.register_all()
+
+    checkpoint(job, {attempt: [b"a"]})
+    checkpoint(job, {attempt: [b"b"]})
+    checkpoint(job, {attempt: [b"c"]})
+    assert sink.settled == []
+    job.advance(60.0)
+
+    assert [one.names for one in sink.settled] == [["0/0/a"], ["0/0/b"], ["0/0/c"]]
+
+
+@pytest.mark.clause("E6")
+@pytest.mark.parametrize("restore", ["rollback", "resume"])
+def test_a_restore_settles_what_is_open_in_the_order_of_the_checkpoints(restore: str) -> None:
+    first = HandDrivenJob(chain_of(FakeSink(refusals=9)))
+    (attempt,) = first.register_all()
+    checkpoint(first, {attempt: [b"a"]})
+    checkpoint(first, {attempt: [b"b"]})
+
+    sink = FakeSink(refusals=1)
+    second = HandDrivenJob(chain_of(sink), log=first.log, restore=restore)
+    assert sink.settled == []
+    second.advance(60.0)
+
+    assert [one.names for one in sink.settled] == [["0/0/a"], ["0/0/b"]]
+
+
 def test_an_event_to_the_sinks_coordinator_fails_the_job_and_says_from_whom() -> None:
     job = HandDrivenJob(chain_of(FakeSink()), parallelism=2)
     _first, second = job.register_all()

@@ -1,0 +1,98 @@
+"""Decisions about commits: which intent its sink settles, when, and what becomes of one that it cannot (clause H3).
+
+The intents of one operator are settled in the order of their checkpoints: a later one waits for the outcome of the
+earlier, so that what stands outside last is what was committed last. Those of one checkpoint are settled side by side.
+"""
+
+from __future__ import annotations
+
+from coordlog.projections.state import JobState, OpenIntent, sorted_values
+from coordlog.schemas.record import Kind
+
+from . import failures
+from .building import StepBuilder
+from .inputs import CommitSettled, GiveCommit
+from .outputs import Settle
+
+__all__ = ["commit_settled", "give_commit", "settle_open", "to_settle"]
+
+
+def to_settle(state: JobState) -> list[Settle]:
+    """What is to be settled first of all that is open: at a restore, and where only settling is left."""
+    return [
+        _settle(intent)
+        for intent in sorted_values(state.intents)
+        if not any(_is_before(other, intent) for other in sorted_values(state.intents))
+    ]
+
+
+def settle_open(step: StepBuilder) -> None:
+    """An intent in the log is carried out, never dropped (clause E6)."""
+    step.effects += to_settle(step.state)
+
+
+def give_commit(step: StepBuilder, given: GiveCommit) -> None:
+    """`COMMIT_INTENT`; settled after release, and after those of the operator's earlier checkpoints."""
+    record = step.add(
+        Kind.COMMIT_INTENT,
+        operator_id=given.operator_id,
+        checkpoint_id=given.checkpoint_id,
+        payload_type=given.payload_type,
+        payload=given.payload,
+    )
+    step.effects += [one for one in to_settle(step.state) if one.sequence == record.sequence]
+
+
+def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
+    """`COMMIT_OUTCOME`; a sink that could not is tried again, within bounds."""
+    intent = step.state.intents.get(given.sequence)
+    if intent is None:
+        return
+    is_settled = given.error is None
+    step.add(
+        Kind.COMMIT_OUTCOME,
+        operator_id=intent.operator_id,
+        checkpoint_id=intent.checkpoint_id,
+        cause=intent.sequence,
+        payload_type=given.payload_type,
+        payload=given.payload,
+        reason=given.error,
+        attributes={"settled": "true" if is_settled else "false"},
+    )
+    if step.state.is_over:
+        return
+    if is_settled:
+        waited = {
+            one.sequence for one in sorted_values(step.state.intents) if _is_before(intent, one)
+        }
+        step.effects += [one for one in to_settle(step.state) if one.sequence in waited]
+        return
+    tries = intent.failed_tries + 1
+    if tries >= step.config.settle_attempts_max:
+        failures.fail_job(
+            step,
+            f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
+            f"failed {tries} times: {given.error}",
+        )
+        return
+    delay_s = min(step.config.restart_backoff_s * 2**tries, step.config.restart_backoff_max_s)
+    step.effects.append(_settle(intent, delay_s))
+
+
+def _is_before(other: OpenIntent, intent: OpenIntent) -> bool:
+    return (
+        other.operator_id == intent.operator_id
+        and other.checkpoint_id != intent.checkpoint_id
+        and other.sequence < intent.sequence
+    )
+
+
+def _settle(intent: OpenIntent, delay_s: float = 0.0) -> Settle:
+    return Settle(
+        sequence=intent.sequence,
+        operator_id=intent.operator_id,
+        checkpoint_id=intent.checkpoint_id,
+        payload_type=intent.payload_type,
+        payload=intent.payload,
+        delay_s=delay_s,
+    )
