@@ -17,12 +17,13 @@ from typing import Protocol
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, UsageError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.building import KernelConfig, limits_of
 from coordlog.limits import REQUEST_TIMEOUT_S, STOP_TIMEOUT_S
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
+from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState, Phase
 from coordlog.requests import Answer, Requests
 from coordlog.restore import (
@@ -181,26 +182,15 @@ class JobDriver:
         self._refuse_live_driver(made.state)
         self._is_begun = True
         endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
-        appender = self._take_over(made, endpoint, mode)
+        appender = self._take_over(made, endpoint, mode, self._config(projection, made.state))
         made.catch_up(self._job_log, appender.end_offset)
         self._surroundings.took_over()
         self._check_still_fits(made, mode)
         restore, given = first_input(made.state, self._chain, restore=options.restore)
         self._tell_restored(restore, made, began_s)
-        identity = self._job_log.identity
-        config = KernelConfig(
-            projection=projection,
-            operators=made.state.operators,
-            is_batch=options.is_batch,
-            keeps_finished_splits=options.is_batch and not self._chain.keeps_state_across_splits,
-            cluster_id=identity.cluster_id,
-            topic_id=identity.topic_id,
-            is_overlap_allowed=options.is_overlap_allowed,
-        )
-        config = _with_policy(config, options)
         runtime = Runtime(
             chain=self._chain,
-            config=config,
+            config=self._config(projection, made.state),
             options=options.runtime,
             state=made.state,
             clock=MachineClock(),
@@ -238,7 +228,20 @@ class JobDriver:
                 state.launch.get("endpoint", "an unknown address"),
             )
 
-    def _take_over(self, made: Rebuild, endpoint: str, mode: str) -> Appender:
+    def _config(self, projection: JobProjection, state: JobState) -> KernelConfig:
+        options, identity = self._options, self._job_log.identity
+        config = KernelConfig(
+            projection=projection,
+            operators=state.operators,
+            is_batch=options.is_batch,
+            keeps_finished_splits=options.is_batch and not self._chain.keeps_state_across_splits,
+            cluster_id=identity.cluster_id,
+            topic_id=identity.topic_id,
+            is_overlap_allowed=options.is_overlap_allowed,
+        )
+        return _with_policy(config, options)
+
+    def _take_over(self, made: Rebuild, endpoint: str, mode: str, config: KernelConfig) -> Appender:
         options, identity = self._options, self._job_log.identity
 
         def epoch_started(epoch: int) -> UnstoredRecord:
@@ -263,6 +266,7 @@ class JobDriver:
                         "operators": describe_operators(self._chain),
                         "take_over": str(options.is_take_over).lower(),
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),
+                        **limits_of(config),
                         **options.versions,
                     },
                 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from coordlog.limits import (
     CHECKPOINT_ABORTS_IN_A_ROW_MAX,
@@ -23,7 +24,7 @@ from coordlog.schemas.record import Kind, Record
 
 from .outputs import Call, Effect, Step
 
-__all__ = ["KernelConfig", "StepBuilder"]
+__all__ = ["KernelConfig", "StepBuilder", "limits_of", "with_limits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,50 @@ class KernelConfig:
     settle_attempts_max: int = SETTLE_ATTEMPTS_MAX
     held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX
     timeouts_in_a_row_max: int = CHECKPOINT_ABORTS_IN_A_ROW_MAX
+
+
+_LIMITS: Final = (
+    "restarts_max",
+    "retained_checkpoints",
+    "settle_attempts_max",
+    "held_events_max",
+    "timeouts_in_a_row_max",
+    "restart_window_s",
+    "restart_backoff_s",
+    "restart_backoff_max_s",
+)
+_PREFIX: Final = "limit."
+
+
+def limits_of(config: KernelConfig) -> dict[str, str]:
+    """What a reign decides by, as attributes of its `EPOCH_STARTED`: a replay decides by the same (clause K7)."""
+    return {_PREFIX + name: str(getattr(config, name)) for name in _LIMITS}
+
+
+def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelConfig:
+    """The config with the limits that a reign has recorded; one that it has not recorded stays.
+
+    Raises:
+        ValueError: What is recorded is no number.
+    """
+
+    def count(name: str, otherwise: int) -> int:
+        return int(attributes.get(_PREFIX + name, otherwise))
+
+    def seconds(name: str, otherwise: float) -> float:
+        return float(attributes.get(_PREFIX + name, otherwise))
+
+    return replace(
+        config,
+        restarts_max=count("restarts_max", config.restarts_max),
+        retained_checkpoints=count("retained_checkpoints", config.retained_checkpoints),
+        settle_attempts_max=count("settle_attempts_max", config.settle_attempts_max),
+        held_events_max=count("held_events_max", config.held_events_max),
+        timeouts_in_a_row_max=count("timeouts_in_a_row_max", config.timeouts_in_a_row_max),
+        restart_window_s=seconds("restart_window_s", config.restart_window_s),
+        restart_backoff_s=seconds("restart_backoff_s", config.restart_backoff_s),
+        restart_backoff_max_s=seconds("restart_backoff_max_s", config.restart_backoff_max_s),
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.building import KernelConfig, limits_of
 from coordlog.kernel.inputs import RequestArrived
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.log.appender import Appender, Patience, take_over
@@ -286,6 +286,10 @@ class HandDrivenJob:
         )
         name = driver_id or f"driver-{made.state.epoch + 1}"
 
+        config = self._config(projection, made.state.operators)
+        if configure is not None:
+            config = configure(config)
+
         def epoch_started(epoch: int) -> UnstoredRecord:
             return to_unstored(
                 Record(
@@ -299,6 +303,7 @@ class HandDrivenJob:
                         "parallelism": str(driver.parallelism),
                         "mode": mode,
                         "operators": describe_operators(self.chain),
+                        **limits_of(config),
                     },
                 )
             )
@@ -312,12 +317,9 @@ class HandDrivenJob:
             patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
         )
         made.catch_up(self.log, self.appender.end_offset)
-        config = self._config(projection, made.state.operators)
-        if configure is not None:
-            config = configure(config)
         self.runtime = Runtime(
             chain=self.chain,
-            config=config,
+            config=replace(config, operators=made.state.operators),
             options=options or RuntimeOptions(),
             state=made.state,
             clock=self.clock,

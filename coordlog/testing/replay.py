@@ -16,7 +16,7 @@ from typing import Final
 
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, RestoreError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.building import KernelConfig, with_limits
 from coordlog.messages import DownMessage
 from coordlog.restore import Rebuild, projection_of
 from coordlog.runtime import Runtime, RuntimeOptions
@@ -88,9 +88,8 @@ def replay(
     Args:
         history: An exported file, or what `History.of` a log gives.
         chain: The job's, with today's code.
-        configure: Changes the kernel's limits to those that the job ran with. The log does not hold
-            them: the restart policy, the number of tries at a commit, of checkpoints retained and of
-            checkpoints that may time out in a row.
+        configure: Changes the kernel's limits, which are those that each reign has recorded: to see what
+            others would have done.
 
     Raises:
         ReplayError: At the first offset where the records would now be others.
@@ -233,6 +232,7 @@ class _Replay:
             topic_id=self._history.identity.topic_id,
             is_overlap_allowed=True,  # a trigger is fed only where one was recorded
         )
+        config = with_limits(config, state.launch)
         nowhere = _Nowhere()
         self._time.runtime = Runtime(
             chain=self._chain,

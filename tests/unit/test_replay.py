@@ -6,14 +6,16 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordlog.chain import Chain
 from coordlog.errors import RestoreError, SourceError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.building import KernelConfig, limits_of, with_limits
+from coordlog.restore import projection_of
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -168,18 +170,22 @@ def test_a_callback_that_raises_is_replayed_with_its_global_failure() -> None:
     assert caught.value.kind == "GLOBAL_FAILURE"
 
 
-def test_limits_that_are_not_in_the_log_are_given() -> None:
+@pytest.mark.clause("K7")
+def test_a_reign_is_replayed_with_the_limits_that_it_ran_with() -> None:
     def never_again(config: KernelConfig) -> KernelConfig:
         return replace(config, restarts_max=0)
+
+    def once(config: KernelConfig) -> KernelConfig:
+        return replace(config, restarts_max=1)
 
     job = HandDrivenJob(_chain(), configure=never_again)
     job.register(0).fail()
     history = History.of(job.log)
     assert job.history(Kind.JOB_FAILED)
 
-    replay(history, _chain(), configure=never_again)
+    replay(history, _chain())
     with pytest.raises(ReplayError, match="JOB_FAILED"):
-        replay(history, _chain())
+        replay(history, _chain(), configure=once)
 
 
 def test_a_turn_that_records_a_refusal_is_taken_as_recorded() -> None:
@@ -324,3 +330,22 @@ def _modules_after(code: str) -> Sequence[str]:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout.split()
+
+
+def test_every_limit_of_a_reign_is_recorded_and_read_again() -> None:
+    config = KernelConfig(
+        projection=projection_of(_chain()),
+        operators=("source",),
+        is_batch=False,
+        keeps_finished_splits=False,
+    )
+    numbers: dict[str, Any] = {
+        one.name: type(one.default)(3 + index)
+        for index, one in enumerate(fields(KernelConfig))
+        if isinstance(one.default, int | float) and not isinstance(one.default, bool)
+    }
+    changed = replace(config, **numbers)
+
+    assert len(limits_of(changed)) == len(numbers) > 0
+    assert with_limits(config, limits_of(changed)) == changed
+    assert with_limits(config, {}) == config
