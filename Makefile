@@ -11,7 +11,7 @@ TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 ARGS ?=
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
-        check coverage exhaustive bench mutants simulate clean
+        check coverage exhaustive bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ exhaustive: setup ## small worlds searched whole, larger ones than the tests do;
 
 bench: setup ## the benchmarks, with the numbers that the docs quote
 	@$(PY) -m benchmarks $(ARGS)
+
+bench-ingest: setup ## ingestion beside Spark's own file stream, same data, same cores; ten minutes
+	@$(PY) -m benchmarks.ingest $(ARGS)
+
+bench-memory: setup ## the memory of a job that reads 100,000 small files; half an hour
+	@$(PY) -m benchmarks.memory $(ARGS)
 
 mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; an hour
 	@scripts/mutants.sh $(ARGS)

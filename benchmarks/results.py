@@ -47,9 +47,11 @@ class Row:
         return self.ratio >= self.target if self.better == "higher" else self.ratio <= self.target
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
+def show(
+    rows: Sequence[Row], console: Console, title: str = "the log beside its raw limit"
+) -> None:
     """Print the table."""
-    table = Table(title="the log beside its raw limit: medians of interleaved rounds")
+    table = Table(title=f"{title}: medians of interleaved rounds")
     table.add_column("what")
     for column in ("coordlog", "raw", "unit", "ratio", "target"):
         table.add_column(column, justify="right")
