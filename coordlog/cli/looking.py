@@ -1,0 +1,336 @@
+"""`coordlog state`, `diff`, `explain` and `verify`: a job's log looked into at any place."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Generator
+from typing import Final
+
+import click
+from rich.text import Text
+
+from coordlog.log.port import Log
+from coordlog.looking import state_at
+from coordlog.projections.explanation import (
+    Explained,
+    explain_checkpoint,
+    explain_event,
+    explain_split,
+)
+from coordlog.projections.moments import Moment
+from coordlog.projections.payload_json import Json, on_one_line
+from coordlog.projections.state import GatewayState, JobState, sorted_items
+from coordlog.projections.state_json import differences, state_json
+from coordlog.projections.verification import verify as verify_log
+
+from .console import Column, crop, iso, json_of, new_console, print_json, print_table, time_of
+from .exits import Exit
+from .logs import Logs, with_logs
+
+__all__ = ["diff", "explain", "state", "verify"]
+
+_CHARS: Final = 120
+_PROGRESS_S: Final = 2.0
+_AT: Final = "OFFSET|checkpoint:N|TIME"
+_AT_HELP: Final = (
+    "An offset; checkpoint:N, when it completed; or a time, as in 2026-01-31T12:00:00Z. "
+    "Without it the log's end."
+)
+
+Place = dict[str, int | dt.datetime]
+
+
+class _At(click.ParamType[Place]):
+    """A place of a log, as keywords for `state_at`."""
+
+    name = "place"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Place:
+        """The place that the text names."""
+        text = str(value)
+        if re.fullmatch(r"\d+", text):
+            return {"offset": int(text)}
+        if found := re.fullmatch(r"checkpoint:(\d+)", text):
+            return {"checkpoint_id": int(found[1])}
+        try:
+            when = dt.datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is no offset, no checkpoint:N and no time in ISO 8601", param, ctx)
+        return {"time": when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)}
+
+
+@contextlib.contextmanager
+def _opened(logs: Logs, job: str) -> Generator[Log]:
+    log = logs.open(job)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def _moment(log: Log, place: Place | None) -> Moment:
+    return state_at(log, **(place or {}))  # type: ignore[arg-type]  # each goes where it belongs
+
+
+@click.command()
+@click.argument("job")
+@click.option("--at", type=_At(), metavar=_AT, help=_AT_HELP)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with everything.")
+@with_logs
+def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
+    """Show what the coordinator of JOB knew at any place of its log.
+
+    Attempts, gateways and what they hold, un-acked events, checkpoints, intents and splits, as the
+    fold has them after the last turn that is whole there. The job's own code is not needed.
+    """
+    with _opened(logs, job) as log:
+        made = _moment(log, at)
+    if as_json:
+        print_json({"offset": made.offset, **state_json(made.state), "splits": _splits_json(made)})
+        return
+    _print_state(made)
+
+
+def _splits_json(made: Moment) -> Json:
+    return [json_of(one) for one in made.splits]
+
+
+def _print_state(made: Moment) -> None:
+    console, job = new_console(), made.state
+    click.echo(
+        f"job {job.job_id or '?'} at offset {made.offset}, sequence {job.next_sequence - 1}, "
+        f"{iso(job.timestamp_us) if made.record_count else 'before its first record'}"
+    )
+    click.echo(
+        f"{job.phase.value}; {'batch' if job.is_batch else 'streaming'}; epoch {job.epoch}, "
+        f"driver {job.driver_id or '-'}; last checkpoint {job.last_checkpoint}, next "
+        f"{job.next_checkpoint_id}; {made.record_count:,} records count, {made.void_count:,} do not"
+    )
+    for reason in job.reasons[:1]:
+        click.echo(f"last failure: {on_one_line(reason, _CHARS)}")
+    click.echo()
+    print_table(console, _SUBTASK_COLUMNS, _subtask_rows(job))
+    gateways = [
+        (
+            f"{operator_id}",
+            f"{subtask}/{one.attempt_number}",
+            " ".join(map(str, one.closed_by)) or "open",
+            str(len(one.held)),
+            str(len(one.unacked)),
+            on_one_line(", ".join(_unacked(one)), _CHARS),
+        )
+        for (operator_id, subtask), one in sorted_items(job.gateways)
+    ]
+    if gateways:
+        click.echo()
+        print_table(console, _GATEWAY_COLUMNS, gateways)
+    _print_checkpoints(made)
+    for sequence, intent in sorted_items(job.intents):
+        click.echo(
+            f"intent at sequence {sequence}: {intent.operator_id!r}, checkpoint "
+            f"{intent.checkpoint_id}, without an outcome, tried {intent.failed_tries} times"
+        )
+    places: dict[str, int] = {}
+    for split in made.splits:
+        places[split.place.value] = places.get(split.place.value, 0) + 1
+    counted = ", ".join(f"{places[name]} {name}" for name in sorted(places))
+    click.echo(f"\nsplits: {counted or 'none'}")
+
+
+_SUBTASK_COLUMNS: Final = (
+    Column("SUBTASK", is_right=True),
+    Column("ATTEMPT"),
+    Column("SINCE SEQ", is_right=True),
+    Column("FROM", is_right=True),
+    Column("BARRIER", is_right=True),
+    Column("UP", is_right=True),
+    Column("DOWN", is_right=True),
+    Column("NEXT BEGINS FROM", is_right=True),
+)
+_GATEWAY_COLUMNS: Final = (
+    Column("GATEWAY OF"),
+    Column("TO"),
+    Column("CLOSED BY"),
+    Column("HOLDS", is_right=True),
+    Column("UN-ACKED", is_right=True),
+    Column("EVENTS"),
+)
+
+
+def _subtask_rows(job: JobState) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for number, one in sorted_items(job.subtasks):
+        attempt = one.attempt
+        if attempt is None:
+            done = one.completion
+            what = "none" if done is None else f"{done.attempt_number} completed"
+            since = "" if done is None else str(done.sequence)
+            rows.append((str(number), what, since, "", "", "", "", str(one.restore_from)))
+            continue
+        rows.append(
+            (
+                str(number),
+                f"{attempt.attempt_number} live",
+                str(attempt.started_sequence),
+                str(attempt.restored_checkpoint),
+                str(attempt.last_barrier),
+                str(len(attempt.received)),
+                str(len(attempt.sent)),
+                str(one.restore_from),
+            )
+        )
+    return rows
+
+
+def _unacked(gateway: GatewayState) -> list[str]:
+    return [
+        f"{event_id}: {event.payload_type.partition('@')[0].removeprefix('coordlog.')}"
+        for event_id, event in sorted_items(gateway.unacked)
+    ]
+
+
+def _print_checkpoints(made: Moment) -> None:
+    job = made.state
+    if job.pending or job.completed:
+        click.echo()
+    for number, pending in sorted_items(job.pending):
+        missing = [
+            *(f"the cut of {one!r}" for one in pending.missing_coordinators(job.operators)),
+            *(f"the ack of subtask {one}" for one in pending.missing_subtasks),
+        ]
+        waits = f"{len(pending.waiting)} events to be acked" if pending.waiting else ""
+        click.echo(
+            f"checkpoint {number} is pending: {', '.join([*missing, waits]).strip(', ') or 'whole'}"
+        )
+    for number, done in sorted_items(job.completed):
+        cuts = ", ".join(f"{name} at {cut.sequence}" for name, cut in sorted_items(done.cuts))
+        size = sum(
+            len(one.state or b"")
+            for states in (*done.states.values(), *(f.states for f in done.finished.values()))
+            for one in states
+        )
+        click.echo(
+            f"checkpoint {number} completed at sequence {done.sequence}: cuts {cuts}; "
+            f"{size:,} bytes of {done.parallelism} subtasks; {len(done.in_flight)} events in flight"
+        )
+
+
+@click.command()
+@click.argument("job")
+@click.option("--from", "first", type=_At(), metavar=_AT, required=True, help=_AT_HELP)
+@click.option("--to", "second", type=_At(), metavar=_AT, help="As --from.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@with_logs
+def diff(logs: Logs, *, job: str, first: Place, second: Place | None, as_json: bool) -> None:
+    """Show what changed in the state of JOB between two places of its log."""
+    with _opened(logs, job) as log:
+        before, after = _moment(log, first), _moment(log, second)
+    found = list(differences(state_json(before.state), state_json(after.state)))
+    console = new_console()
+    if not as_json:
+        click.echo(f"from offset {before.offset} to offset {after.offset}")
+    for one in found:
+        if as_json:
+            print_json(json_of(one))
+            continue
+        if one.is_in_first:
+            crop(console, Text(f"- {one.path}: {on_one_line(one.first, _CHARS)}", style="red"))
+        if one.is_in_second:
+            crop(console, Text(f"+ {one.path}: {on_one_line(one.second, _CHARS)}", style="green"))
+    if not as_json:
+        click.echo(f"{len(found):,} differences")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--split", metavar="ID", help="A split, as `coordlog splits` names it.")
+@click.option("--event", type=int, metavar="SEQ", help="An event, by its sequence.")
+@click.option("--checkpoint", type=int, metavar="N", help="A checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_logs
+def explain(
+    logs: Logs,
+    *,
+    job: str,
+    split: str | None,
+    event: int | None,
+    checkpoint: int | None,
+    as_json: bool,
+) -> None:
+    """Say how a split, an event or a checkpoint of JOB came to where it is, record by record."""
+    if sum(one is not None for one in (split, event, checkpoint)) != 1:
+        raise click.UsageError("give one of --split, --event and --checkpoint")
+    with _opened(logs, job) as log:
+        stored = log.read(log.start_offset(), log.high_watermark())
+        if split is not None:
+            made = explain_split(stored, split)
+        elif event is not None:
+            made = explain_event(stored, event)
+        else:
+            assert checkpoint is not None, "one of the three is given"
+            made = explain_checkpoint(stored, checkpoint)
+    if as_json:
+        print_json(json_of(made))
+        return
+    _print_explained(made)
+
+
+def _print_explained(made: Explained) -> None:
+    console = new_console()
+    for one in made.steps:
+        crop(console, Text(f"{one.offset:>6} {time_of(one.timestamp_us):<12}  {one.words}"))
+    click.echo(f"so {made.outcome}")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_logs
+def verify(logs: Logs, *, job: str, as_json: bool) -> None:
+    """Read the whole log of JOB, and check all that it says of itself.
+
+    Each record's header, key, time and schema; each payload; every invariant after every turn; each
+    completed checkpoint against the fold. Exit status 0 where all of it holds, else 1.
+    """
+    began = time.monotonic()
+    with _opened(logs, job) as log:
+        identity, end = log.identity, log.high_watermark()
+        found = verify_log(
+            log.read(log.start_offset(), end),
+            identity=(identity.cluster_id, identity.topic_id),
+            on_progress=_progress(end),
+        )
+    if as_json:
+        print_json(json_of(found))
+    else:
+        for one in found.faults:
+            click.echo(f"offset {one.offset}: {one.what}")
+        if not found.is_whole:
+            click.echo("what stands behind could not be checked")
+        click.echo(
+            f"{found.record_count:,} records count and {found.void_count:,} do not: "
+            f"{found.byte_count:,} bytes, {found.turn_count:,} turns, {found.payload_count:,} "
+            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, in "
+            f"{time.monotonic() - began:.1f} s"
+        )
+        click.echo("all of it holds" if not found.fault_count else f"{found.fault_count:,} faults")
+    if found.fault_count:
+        click.get_current_context().exit(Exit.FAILED)
+
+
+def _progress(end: int) -> Callable[[int], None]:
+    """Says how far it is, now and then, on the standard error."""
+    last = time.monotonic()
+
+    def progress(offset: int) -> None:
+        nonlocal last
+        if offset % 256 == 0 and time.monotonic() - last > _PROGRESS_S:
+            last = time.monotonic()
+            click.echo(f"checked {offset:,} of {end:,} records", err=True)
+
+    return progress

@@ -1,0 +1,181 @@
+"""Checks a whole history: that it can be read, that it folds, and that what it says of itself is so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordlog.errors import RecordError
+from coordlog.schemas.builtin import CheckpointMetadata
+from coordlog.schemas.codec import avro_fingerprint
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind, Record, record_key
+
+from .audit import AuditRecord, Stored, audit_records
+from .invariants import faults_of
+from .moments import plain_projection
+from .state import CompletedCheckpoint, JobState
+
+__all__ = ["Fault", "Verified", "verify"]
+
+_FAULTS_MAX: Final = 100
+"""Kept; more are only counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that does not hold."""
+
+    offset: int
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Verified:
+    """How much was checked, and what was found."""
+
+    record_count: int = 0
+    """Records that count."""
+    void_count: int = 0
+    turn_count: int = 0
+    """Turns after which every invariant was checked."""
+    payload_count: int = 0
+    """Payloads decoded by the schemas that the log holds."""
+    type_count: int = 0
+    checkpoint_count: int = 0
+    """Completed ones whose metadata was compared with the fold."""
+    byte_count: int = 0
+    fault_count: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    """The first ones."""
+    is_whole: bool = True
+    """The log was read to its end: a record that cannot be applied ends the reading."""
+
+    def found(self, offset: int, what: str) -> None:
+        """One more fault."""
+        self.fault_count += 1
+        if len(self.faults) < _FAULTS_MAX:
+            self.faults.append(Fault(offset=offset, what=what))
+
+
+def verify(
+    stored: Iterable[Stored],
+    *,
+    identity: tuple[str, str] = ("", ""),
+    on_progress: Callable[[int], None] | None = None,
+) -> Verified:
+    """Read, fold and check a whole log.
+
+    Args:
+        stored: All of the log, from its first record on.
+        identity: The log's own cluster id and topic id; empty where it has none.
+        on_progress: Called with each offset.
+
+    Raises:
+        RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
+    """
+    made, projection = Verified(), plain_projection()
+    state = projection.initial()
+    for one in audit_records(stored):
+        if on_progress is not None:
+            on_progress(one.offset)
+        made.byte_count += len(one.value or b"")
+        if not one.counts:
+            made.void_count += 1
+            continue
+        record = one.record
+        if record is None:
+            made.found(one.offset, one.problem or "it cannot be read")
+            made.is_whole = False
+            break
+        made.record_count += 1
+        for what in _record_faults(made, one, record):
+            made.found(one.offset, what)
+        try:
+            state = projection.apply(state, record)
+        except RecordError as error:
+            made.found(one.offset, str(error.problem))
+            made.is_whole = False
+            break
+        for what in _state_faults(made, state, record, identity):
+            made.found(one.offset, what)
+    return made
+
+
+def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator[str]:
+    key = record_key(record)
+    if one.key != key.encode():
+        yield f"its key is {one.key!r}, and its value says {key!r}"
+    if one.timestamp_ms != record.timestamp_us // 1000:
+        yield (
+            f"the log's time of it is {one.timestamp_ms} ms, and its value says "
+            f"{record.timestamp_us // 1000} ms"
+        )
+    if record.kind is Kind.TYPE_REGISTERED:
+        made.type_count += 1
+        schema = (record.payload or b"").decode(errors="replace")
+        said = record.attributes.get("fingerprint", "")
+        try:
+            is_so = f"{avro_fingerprint(schema):016x}" == said
+        except (ValueError, KeyError, TypeError):
+            yield f"the schema of {record.payload_type} cannot be read"
+            return
+        if not is_so:
+            yield f"the schema of {record.payload_type} has another fingerprint than {said}"
+    elif record.payload is not None:
+        made.payload_count += 1
+        if one.fields is None:
+            yield (
+                f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "
+                "schema that the log holds"
+            )
+
+
+def _state_faults(
+    made: Verified, state: JobState, record: Record, identity: tuple[str, str]
+) -> Iterator[str]:
+    if record.kind is Kind.EPOCH_STARTED:
+        for name, here in zip(("cluster_id", "topic_id"), identity, strict=True):
+            there = record.attributes.get(name, "")
+            if here and there and here != there:
+                yield f"it was written to the log of {name} {there}, and this one has {here}"
+    if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
+        made.checkpoint_count += 1
+        completed = state.completed.get(record.checkpoint_id)
+        if completed is None:
+            yield f"checkpoint {record.checkpoint_id} has completed, and the fold does not hold it"
+        else:
+            yield from _metadata_faults(record, completed)
+    if record.turn_remaining == 0:
+        made.turn_count += 1
+        yield from faults_of(state)
+
+
+def _metadata_faults(record: Record, completed: CompletedCheckpoint) -> Iterator[str]:
+    """Whether what the record says by name is what the fold comes to."""
+    declared = payload_type_of(CheckpointMetadata)
+    if record.payload_type != declared.key or record.payload is None:
+        return
+    said = declared.decode(record.payload)
+    assert isinstance(said, CheckpointMetadata), "it was decoded as that"
+    name = f"checkpoint {completed.checkpoint_id}"
+    cuts = {one.operator_id: one.sequence for one in said.coordinators}
+    folded = {operator_id: cut.sequence for operator_id, cut in completed.cuts.items()}
+    if cuts != folded:
+        yield f"{name} names the cuts {cuts}, and the fold has {dict(sorted(folded.items()))}"
+    in_flight = [one.sequence for one in completed.in_flight]
+    if said.in_flight_events != in_flight:
+        yield f"{name} names the events {said.in_flight_events} in flight, the fold has {in_flight}"
+    finished = sorted(one.subtask for one in said.finished)
+    if finished != sorted(completed.finished):
+        yield f"{name} names {finished} as finished, and the fold has {sorted(completed.finished)}"
+    if "states" in record.attributes:
+        return  # they stand in the records of its cuts and acks
+    for part in said.subtasks:
+        if completed.states.get(part.subtask) != tuple(part.states):
+            yield f"{name} holds another state of subtask {part.subtask} than the fold"
+    for cut in said.coordinators:
+        known = completed.cuts.get(cut.operator_id)
+        if known is not None and known.state != cut.state:
+            yield f"{name} holds another state of coordinator {cut.operator_id!r} than the fold"

@@ -1,0 +1,165 @@
+"""The commands that look into a log at any place, on a driven job's log in memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log, UnstoredRecord
+from coordlog.projections.audit import AuditRecord, audit, audit_records
+from coordlog.schemas.record import Kind
+from driven_history import driven_log
+
+pytestmark = pytest.mark.slow
+
+JOB = "looked-at"
+
+
+class OneLog:
+    """A log in memory, where the commands find it."""
+
+    where = "memory"
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+
+    def jobs(self) -> tuple[str, ...]:
+        return (JOB,)
+
+    def open(self, job_id: str) -> Log:
+        assert job_id == JOB
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> MemoryLog:
+    return driven_log(tmp_path_factory.mktemp("driven"), JOB, is_batch=False)
+
+
+def run(log: MemoryLog, command: str, *options: str) -> Result:
+    return CliRunner().invoke(main, (command, JOB, *options), obj=lambda _servers: OneLog(log))
+
+
+def shown(log: MemoryLog, command: str, *options: str) -> str:
+    result = run(log, command, *options)
+    assert result.exit_code == Exit.DONE, result.output
+    return result.stdout
+
+
+def records(log: MemoryLog, kind: Kind) -> list[AuditRecord]:
+    found = audit_records(log.read(0, log.high_watermark()))
+    return [one for one in found if one.counts and one.record and one.record.kind is kind]
+
+
+def test_the_state_in_the_middle_and_at_the_end(log: MemoryLog) -> None:
+    middle = records(log, Kind.CHECKPOINT_ACKED)[-1].offset
+    then = shown(log, "state", "--at", str(middle))
+    end = shown(log, "state")
+
+    assert "running; streaming" in then
+    assert "last failure: killed by the test" in then
+    assert "is pending: the ack of subtask" in then or "completed at sequence" in then
+    assert "finished; streaming" in end
+    assert "splits: 24 committed" in end
+
+
+def test_the_state_as_json_has_everything(log: MemoryLog) -> None:
+    made = json.loads(shown(log, "state", "--at", "checkpoint:2", "--json"))
+
+    assert made["last_checkpoint"] == 2
+    assert made["completed"]["2"]["cuts"]["source"]["sequence"] > 0
+    assert {one["place"] for one in made["splits"]} >= {"waiting"}
+
+
+def test_what_changed_is_shown_by_path(log: MemoryLog) -> None:
+    lines = shown(log, "diff", "--from", "checkpoint:1", "--to", "checkpoint:2").splitlines()
+
+    assert lines[0].startswith("from offset ")
+    assert "- last_checkpoint: 1" in lines
+    assert "+ last_checkpoint: 2" in lines
+    assert lines[-1].endswith(" differences")
+
+
+def test_a_split_whose_work_was_thrown_away_is_explained_from_listing_to_commit(
+    log: MemoryLog,
+) -> None:
+    rows = audit(log.read(0, log.high_watermark())).splits
+    split = next(one.split_id for one in rows if one.thrown_away)
+
+    lines = shown(log, "explain", "--split", split).splitlines()
+
+    words = [line[21:] for line in lines[:-1]]
+    order = ["learnt of 24 new splits", "sent splits", "failed, because", "went back to"]
+    order += ["had read the split to its end", "is settled"]
+    places = [max(i for i, one in enumerate(words) if part in one) for part in order[:2]]
+    assert places == sorted(places)
+    assert all(any(part in one for one in words) for part in order), words
+    assert lines[-1] == f"so split {split} is committed"
+
+
+def test_an_event_is_explained_with_its_ack(log: MemoryLog) -> None:
+    one = records(log, Kind.EVENT_TO_SUBTASK)[0].record
+    assert one is not None
+    lines = shown(log, "explain", "--event", str(one.sequence)).splitlines()
+
+    assert "sent splits" in lines[-3]
+    assert "had processed event" in lines[-2]
+    assert lines[-1] == f"so event at sequence {one.sequence}: acked"
+
+
+def test_a_checkpoint_is_explained(log: MemoryLog) -> None:
+    text = shown(log, "explain", "--checkpoint", "1")
+
+    for part in ("was triggered", "made its cut of 1", "the barrier of 1 was sent to attempt"):
+        assert part in text
+    assert text.endswith("so checkpoint 1 is completed\n")
+
+
+def test_a_sound_log_verifies_and_a_damaged_one_does_not(log: MemoryLog) -> None:
+    assert "all of it holds" in shown(log, "verify")
+    damaged = MemoryLog(JOB)
+    place = records(log, Kind.SPLIT_FINISHED)[0].offset
+    for one in log.read(0, log.high_watermark()):
+        damaged.store(
+            UnstoredRecord(
+                key=b"elsewhere" if one.offset == place else one.key or b"",
+                value=one.value or b"",
+                header=one.header_bytes or b"",
+                timestamp_us=one.timestamp_ms * 1000,
+            )
+        )
+
+    result = run(damaged, "verify")
+
+    assert result.exit_code == Exit.FAILED
+    assert f"offset {place}: its key is b'elsewhere'" in result.stdout
+    assert "offset 0: it was written to the log of topic_id memory-" in result.stdout
+    assert result.stdout.endswith(" faults\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("state", ("--at", "nonsense"), "no offset, no checkpoint:N and no time"),
+        ("state", ("--at", "checkpoint:77"), "one that has completed in this log: 1, 2"),
+        ("explain", (), "give one of --split, --event and --checkpoint"),
+        ("explain", ("--split", "x"), "one that the log knows"),
+        ("explain", ("--event", "0"), "the sequence of an event; a "),
+        ("explain", ("--checkpoint", "99"), "one that was triggered in this log"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    command: str, options: tuple[str, ...], message: str, log: MemoryLog
+) -> None:
+    result = run(log, command, *options)
+
+    assert result.exit_code == Exit.USAGE
+    assert message in result.output

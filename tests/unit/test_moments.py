@@ -1,0 +1,182 @@
+"""A job at any place of its log; what must hold there; a whole history checked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from coordlog.errors import OptionError
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import UnstoredRecord
+from coordlog.looking import state_at
+from coordlog.projections.audit import audit_records
+from coordlog.projections.invariants import faults_of
+from coordlog.projections.payload_json import Json
+from coordlog.projections.state import Phase
+from coordlog.projections.state_json import differences, state_json
+from coordlog.projections.verification import Verified, verify
+from coordlog.runtime import to_unstored
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.record import Kind
+from driven_history import driven_log
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> MemoryLog:
+    return driven_log(tmp_path_factory.mktemp("driven"), "looked-at", is_batch=False)
+
+
+def _stored(log: MemoryLog) -> list[UnstoredRecord]:
+    return [
+        UnstoredRecord(
+            key=one.key or b"",
+            value=one.value or b"",
+            header=one.header_bytes or b"",
+            timestamp_us=one.timestamp_ms * 1000,
+        )
+        for one in log.read(0, log.high_watermark())
+    ]
+
+
+def _verified(*records: UnstoredRecord) -> Verified:
+    log = MemoryLog("verified")
+    log.store(*records)
+    return verify(log.read(0, log.high_watermark()))
+
+
+def _offsets_of(log: MemoryLog, kind: Kind) -> Iterator[tuple[int, int | None]]:
+    for one in audit_records(log.read(0, log.high_watermark())):
+        if one.counts and one.record is not None and one.record.kind is kind:
+            yield one.offset, one.record.checkpoint_id
+
+
+@pytest.mark.slow
+def test_every_turn_of_a_driven_history_leaves_a_sound_state(driven: MemoryLog) -> None:
+    found = verify(driven.read(0, driven.high_watermark()))
+
+    assert found.faults == []
+    assert found.is_whole
+    assert found.record_count + found.void_count == driven.high_watermark()
+    assert found.turn_count > 100
+    assert found.checkpoint_count == sum(1 for _ in _offsets_of(driven, Kind.CHECKPOINT_COMPLETED))
+    assert min(found.payload_count, found.type_count, found.byte_count) > 0
+
+
+@pytest.mark.slow
+def test_the_state_at_a_checkpoint_is_that_at_its_offset_and_no_later_one(
+    driven: MemoryLog,
+) -> None:
+    completed = list(_offsets_of(driven, Kind.CHECKPOINT_COMPLETED))
+    assert len(completed) > 2
+    for offset, checkpoint_id in completed[:3]:
+        made = state_at(driven, checkpoint_id=checkpoint_id)
+        assert made.state.last_checkpoint == checkpoint_id
+        assert made.offset >= offset
+        assert state_at(driven, offset=made.offset) == made
+        before = state_at(driven, offset=offset - 1)
+        assert before.state.last_checkpoint != checkpoint_id
+        assert before.state.next_sequence < made.state.next_sequence
+
+
+@pytest.mark.slow
+def test_the_state_at_a_time_has_all_that_was_made_by_then(driven: MemoryLog) -> None:
+    end = state_at(driven)
+    middle = state_at(driven, offset=driven.high_watermark() // 2)
+    since = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    time = since + dt.timedelta(microseconds=middle.state.timestamp_us)
+
+    then = state_at(driven, time=time)
+
+    assert then.state.timestamp_us == middle.state.timestamp_us
+    assert middle.state.next_sequence <= then.state.next_sequence < end.state.next_sequence
+    assert state_at(driven, time=since).record_count == 0
+    assert state_at(driven, time=time + dt.timedelta(days=1)) == end
+    assert end.state.phase is Phase.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint_id": 999}, "checkpoint is 999; it must be one that has completed"),
+        ({"offset": 1, "checkpoint_id": 1}, "given one at most"),
+        ({"time": dt.datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001, that is the point
+    ],
+)
+def test_a_place_that_is_none_is_refused(
+    options: dict[str, object], message: str, driven: MemoryLog
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        state_at(driven, **options)  # type: ignore[arg-type]
+
+
+def test_what_differs_between_two_places_is_named_by_its_path() -> None:
+    first: Json = {"a": 1, "b": {"x": [1], "gone": 2}, "same": {"y": 0}}
+    second: Json = {"a": 2, "b": {"x": [1, 2], "new": 3}, "same": {"y": 0}}
+
+    found = {one.path: (one.first, one.second) for one in differences(first, second)}
+
+    assert found == {"a": (1, 2), "b.x": ([1], [1, 2]), "b.gone": (2, None), "b.new": (None, 3)}
+
+
+@pytest.mark.slow
+def test_a_state_as_json_is_its_own_and_differs_after_one_more_turn(driven: MemoryLog) -> None:
+    half = driven.high_watermark() // 2
+    first, again = (state_json(state_at(driven, offset=half).state) for _ in range(2))
+    later = state_json(state_at(driven, offset=driven.high_watermark()).state)
+
+    assert first == again
+    paths = [one.path for one in differences(first, later)]
+    assert {"next_sequence", "phase"} <= set(paths)
+
+
+def _changed(one: UnstoredRecord, **changes: object) -> UnstoredRecord:
+    record = decode_record(-1, one.value, one.header)
+    return to_unstored(replace(record, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_each_damage_is_found_at_its_offset(driven: MemoryLog) -> None:
+    records = _stored(driven)
+    completed = next(offset for offset, _ in _offsets_of(driven, Kind.CHECKPOINT_COMPLETED))
+    registered = next(offset for offset, _ in _offsets_of(driven, Kind.TYPE_REGISTERED))
+    acked = next(offset for offset, _ in _offsets_of(driven, Kind.EVENT_ACKED))
+
+    def with_one(offset: int, one: UnstoredRecord) -> Verified:
+        return _verified(*records[:offset], one, *records[offset + 1 :])
+
+    cases = {
+        "its key is": (acked, replace(records[acked], key=b"elsewhere/0/0")),
+        "the log's time": (acked, replace(records[acked], timestamp_us=7_000)),
+        "another fingerprint": (
+            registered,
+            _changed(records[registered], attributes={"fingerprint": "0" * 16}),
+        ),
+        "cannot be applied": (
+            acked,
+            _changed(records[acked], kind=Kind.ATTEMPT_FAILED, subtask=99),
+        ),
+        "its value and its header differ": (
+            acked,
+            replace(records[acked], value=records[acked + 1].value),
+        ),
+        "is no coordlog.checkpoint_metadata": (
+            completed,
+            _changed(records[completed], payload=b"\x01"),
+        ),
+    }
+    for message, (offset, one) in cases.items():
+        found = with_one(offset, one)
+        assert found.fault_count > 0, message
+        assert found.faults[0].offset == offset, (message, found.faults)
+        assert message in found.faults[0].what or not found.is_whole, found.faults[0]
+
+
+def test_a_state_that_contradicts_itself_is_described(driven: MemoryLog) -> None:
+    sound = state_at(driven, offset=driven.high_watermark() // 2).state
+    assert faults_of(sound) == ()
+
+    assert "are counted" in faults_of(replace(sound, live_count=sound.live_count + 1))[0]
+    assert "not retained" in " ".join(faults_of(replace(sound, last_checkpoint=10**6)))
