@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.dataset
+from pyarrow import csv
+from pyarrow import dataset as datasets_of
 from rich.console import Console
 
 from coordlog.log.embedded import embedded_broker
@@ -67,7 +67,7 @@ def make(dataset: Dataset, folder: Path) -> int:
                 ),
             }
         )
-        pa.csv.write_csv(table, folder / f"part-{number:04d}.csv")
+        csv.write_csv(table, folder / f"part-{number:04d}.csv")
     return sum(one.stat().st_size for one in folder.iterdir())
 
 
@@ -120,7 +120,7 @@ class Side:
 
 
 def _checked(work: Path, rows: int) -> None:
-    found = pa.dataset.dataset(work / "out", format="parquet").count_rows()
+    found = datasets_of.dataset(work / "out", format="parquet").count_rows()
     if found != rows:
         raise RuntimeError(f"{work} holds {found} rows and {rows} were read")
     shutil.rmtree(work)

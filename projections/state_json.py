@@ -32,13 +32,14 @@ def _json(value: object) -> Json:
         return str(value.value)
     if isinstance(value, Mapping):
         return {_key(key): _json(value[key]) for key in sorted(value)}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _json(getattr(value, name)) for name in value._fields}
+    names: tuple[str, ...] | None = getattr(type(value), "_fields", None)
+    if names is not None:
+        return {name: _json(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
         return [_json(one) for one in value]
     if dataclasses.is_dataclass(value):
-        names = [one.name for one in dataclasses.fields(value) if one.name not in _LEFT_OUT]
-        return {name: _json(getattr(value, name)) for name in names}
+        kept = [one.name for one in dataclasses.fields(value) if one.name not in _LEFT_OUT]
+        return {name: _json(getattr(value, name)) for name in kept}
     return str(value)
 
 
