@@ -80,7 +80,6 @@ class SubtaskGateway(Protocol):
         """Append `event`, encoded now, and deliver it once that is in the log and no checkpoint holds the gateway.
 
         Raises:
-            NotReadyError: Before `execution_attempt_ready`.
             ClosedError: After the coordinator was closed.
             PayloadTypeError: The event's type is not registered with the job.
             TooLargeError: The encoded event is above its limit.

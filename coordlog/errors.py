@@ -8,7 +8,6 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── PayloadTypeError         a payload type without a name, doubled, or not registered
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
     │   ├── ClosedError              a coordinator, its context or a job that has ended
-    │   ├── NotReadyError            a gateway whose attempt has not registered
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── TooLargeError            a payload above its limit
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
@@ -60,7 +59,6 @@ __all__ = [
     "LogError",
     "LogUnavailableError",
     "NoSuchOperatorError",
-    "NotReadyError",
     "NotRequestHandlerError",
     "OffsetGapError",
     "OptionError",
@@ -141,21 +139,6 @@ class ClosedError(UsageError):
 
     def __str__(self) -> str:
         return f"{self.what} is closed: a newer object or driver has taken its place"
-
-
-class NotReadyError(UsageError):
-    """An event was sent through a gateway whose attempt is not ready (clause B6)."""
-
-    def __init__(self, operator_id: str, subtask: int, attempt_number: int) -> None:
-        super().__init__(operator_id, subtask, attempt_number)
-        self.operator_id, self.subtask = operator_id, subtask
-        self.attempt_number = attempt_number
-
-    def __str__(self) -> str:
-        return (
-            f"operator {self.operator_id!r}: attempt {self.attempt_number} of subtask "
-            f"{self.subtask} is not ready; send from `execution_attempt_ready` on"
-        )
 
 
 class GatewayFullError(UsageError):

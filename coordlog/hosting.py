@@ -25,7 +25,6 @@ from coordlog.errors import (
     AttemptNotRunningError,
     ClosedError,
     GatewayFullError,
-    NotReadyError,
     PayloadTypeError,
     RecordError,
     RequestRefusedError,
@@ -167,7 +166,6 @@ class _Gateway:
 
     def __init__(self, slot: _Slot, subtask: int, attempt_number: int) -> None:
         self._slot, self._subtask, self._attempt_number = slot, subtask, attempt_number
-        self.is_ready = False
 
     @property
     def subtask(self) -> int:
@@ -180,8 +178,6 @@ class _Gateway:
     def send_event(self, event: Payload) -> EventFuture:
         slot = self._slot
         slot.check("gateway.send_event")
-        if not self.is_ready:
-            raise NotReadyError(slot.provider.operator_id, self._subtask, self._attempt_number)
         declared, encoded = slot.encode(event)
         gateway = slot.host.turn.state.gateways.get((slot.provider.operator_id, self._subtask))
         if gateway is not None and gateway.closed_by:
@@ -255,7 +251,6 @@ class _Slot:
     generation: int
     coordinator: OperatorCoordinator | None = None
     is_closed: bool = False
-    gateways: dict[int, _Gateway] = field(default_factory=dict)
     futures: dict[int, _Future] = field(default_factory=dict)
     results: dict[int, _Result] = field(default_factory=dict)
     handlers: dict[tuple[int, int], Callable[..., None]] = field(default_factory=dict)
@@ -414,9 +409,18 @@ class CoordinatorHost:
         self._slots: dict[str, _Slot] = {}
         self._generations = 0
         self._inside: int | None = None
-        self.calling: str | None = None
-        """The callback that runs, for the watchdog's message."""
+        self._calling: tuple[Call, str] | None = None
         self.call_count = 0
+
+    @property
+    def calling(self) -> str | None:
+        """The callback that runs, for the watchdog's message; any thread."""
+        calling = self._calling
+        if calling is None:
+            return None
+        callback, subtask = _describe(calling[0])
+        about = "" if subtask is None else f" for subtask {subtask}"
+        return f"{callback} of operator {calling[1]!r}{about}"
 
     def check_inside(self, what: str) -> None:
         """Raise WrongThreadError unless a callback runs on this thread."""
@@ -438,7 +442,7 @@ class CoordinatorHost:
         operator_id = call.event.operator_id if isinstance(call, CallEvent) else call.operator_id
         self._inside = threading.get_ident()
         self.call_count += 1
-        self.calling = f"{type(call).__name__} of operator {operator_id!r}"
+        self._calling = call, operator_id
         try:
             self._make(call, operator_id)
         except (CallFailure, RecordError):
@@ -447,7 +451,7 @@ class CoordinatorHost:
             callback, subtask = _describe(call)
             raise CallFailure(operator_id, callback, subtask, error) from error
         finally:
-            self._inside, self.calling = None, None
+            self._inside, self._calling = None, None
             self.is_redelivery, self.resetting = False, None
 
     def close_all(self) -> None:
@@ -558,13 +562,10 @@ class CoordinatorHost:
     def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
         match call:
             case CallAttemptReady():
-                gateway = _Gateway(slot, call.subtask, call.attempt_number)
-                gateway.is_ready = True
-                slot.gateways[call.subtask] = gateway
-                typed: SubtaskGateway = gateway
-                coordinator.execution_attempt_ready(call.subtask, call.attempt_number, typed)
+                # The one place where a coordinator gets a gateway: none can send before ready (clause B6).
+                gateway: SubtaskGateway = _Gateway(slot, call.subtask, call.attempt_number)
+                coordinator.execution_attempt_ready(call.subtask, call.attempt_number, gateway)
             case CallAttemptFailed():
-                slot.gateways.pop(call.subtask, None)
                 coordinator.execution_attempt_failed(call.subtask, call.attempt_number, call.reason)
             case CallSubtaskReset():
                 self.resetting = call

@@ -135,5 +135,6 @@ def test_a_callback_that_does_not_return_ends_the_driver_with_its_stack() -> Non
     with pytest.raises(CallbackTimeoutError) as raised:
         driver.wait(WAIT_S)
 
-    assert raised.value.callback == "CallStart of operator 'source'"
+    assert raised.value.callback == "start of operator 'source'"
+    assert str(raised.value).startswith("start of operator 'source' has not returned within 0.1 s")
     assert "end.wait(WAIT_S)" in raised.value.stack

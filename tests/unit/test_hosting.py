@@ -109,6 +109,26 @@ def test_a_closed_coordinators_calls_raise_and_reach_nothing(what: str) -> None:
     assert job.runtime.state is before
 
 
+@pytest.mark.clause("A5")
+def test_while_a_callback_runs_it_is_known_by_its_name_its_operator_and_its_subtask() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), parallelism=2)
+    called: list[str | None] = []
+    for name in ("ready", "event", "cut"):
+        provider.on[name] = lambda *_: called.append(job.runtime.host.calling)
+    _, attempt = job.register_all()
+    attempt.send("source", Up(n=1))
+    job.trigger()
+
+    assert called == [
+        "execution_attempt_ready of operator 'source' for subtask 0",
+        "execution_attempt_ready of operator 'source' for subtask 1",
+        "handle_event_from_operator of operator 'source' for subtask 1",
+        "checkpoint_coordinator of operator 'source'",
+    ]
+    assert job.runtime.host.calling is None
+
+
 @pytest.mark.flink("RC2")
 @pytest.mark.clause("A4")
 def test_fail_job_may_be_called_from_any_thread_and_enters_as_a_turn() -> None:
