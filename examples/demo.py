@@ -98,7 +98,7 @@ class Setting:
         return IngestProcess(
             [*arguments, *part.arguments],
             tag=self.tag,
-            environment={"COORDLOG_DEMO_SECONDS_PER_ROW": str(self.seconds_per_row)},
+            environment={"DEMO_SECONDS_PER_ROW": str(self.seconds_per_row)},
             show=lambda line: say(f"    | {line}", style="dim"),
         )
 

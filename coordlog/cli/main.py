@@ -11,13 +11,17 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
 from coordlog.errors import CoordlogError
 
+from .config_names import CONFIG_VARIABLE, name_variables
+from .configuring import configure, name_variable, provenance, read_config
 from .exits import Exit, exit_of, message_of
+from .version import print_version
 
 __all__ = ["main"]
 
@@ -44,6 +48,9 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
     "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),
     "jars": _Command("jars", "jars", "Print the Spark settings that read a history."),
+    "cache": _Command("cache", "cache", "Clear what can be fetched again."),
+    "config": _Command("config", "config", "Show each setting, and where it comes from."),
+    "completion": _Command("completion", "completion", "Print a shell's completion script."),
 }
 """By name, in the order of the help. A new command is a line here and a module beside this one."""
 
@@ -51,6 +58,7 @@ _STATUSES: Final = (
     "Exit status: 0 done, 1 failed, 2 wrong usage, 3 refused to restore, 4 another driver has "
     "taken over, 5 the log cannot be reached, 6 out of space, 130 or 143 stopped."
 )
+_CONFIGURED: Final = "Each option is also a variable, COORDLOG_NAME, and a key of coordlog.toml: see `coordlog config`."
 
 
 class _Commands(click.Group):
@@ -67,12 +75,22 @@ class _Commands(click.Group):
             return None
         module = importlib.import_module(f"coordlog.cli.{entry.module}")
         command: click.Command = getattr(module, entry.attribute)
+        name_variables(command, (cmd_name,), ctx)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The names with their summaries; imports nothing."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.summary) for name, one in _COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The subcommand, to which the configuration has been given."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None and not ctx.resilient_parsing:
+            configure(ctx, (name,), command)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401, click's own signature
         """Run the subcommand; whatever it raises ends here."""
@@ -84,13 +102,17 @@ class _Commands(click.Group):
             ctx.exit(Exit.DONE)
         except KeyboardInterrupt:
             _end(ctx, "stopped", Exit.INTERRUPTED)
+        except click.BadParameter as error:
+            name_variable(error)
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             # The edge: one message and a status, no traceback.
             if ctx.params["debug"]:
                 raise
-            _end(ctx, _message(error), exit_of(error))
+            where = provenance(ctx, error)
+            _end(ctx, "\n".join([_message(error), *where]), exit_of(error))
         return result
 
 
@@ -118,13 +140,30 @@ def _drop_output() -> None:
 
 @click.command(
     cls=_Commands,
-    epilog=_STATUSES,
+    epilog=f"{_CONFIGURED}\n\n{_STATUSES}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
     "--debug", is_flag=True, envvar="COORDLOG_DEBUG", help="Show the traceback of an error."
 )
-@click.version_option(package_name="coordlog", message="coordlog %(version)s")
+@click.option(
+    "--config",
+    envvar=CONFIG_VARIABLE,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,  # it may set other options
+    expose_value=False,
+    callback=read_config,
+    help="In place of coordlog.toml here, in COORDLOG_HOME or in ~/.config/coordlog.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the versions that count, and end.",
+)
 def main(*, debug: bool) -> None:
     """An event-sourced coordination log for PySpark.
 

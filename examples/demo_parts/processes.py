@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["TAG_VARIABLE", "IngestProcess", "WrongProcessError", "pids_with_tag"]
 
-TAG_VARIABLE: Final = "COORDLOG_DEMO_TAG"
+TAG_VARIABLE: Final = "DEMO_TAG"
 """In the environment of all that the demo starts: what carries it may be killed."""
 
 _GONE_S: Final = 15.0

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 __all__ = ["SECONDS_PER_ROW", "slowed"]
 
-SECONDS_PER_ROW: Final = float(os.environ.get("COORDLOG_DEMO_SECONDS_PER_ROW", "0.0003"))
+SECONDS_PER_ROW: Final = float(os.environ.get("DEMO_SECONDS_PER_ROW", "0.0003"))
 """Read where the driver runs; the value travels to the tasks with the function."""
 
 
