@@ -13,6 +13,7 @@ from coordlog.kernel.inputs import (
     EventArrived,
     Input,
     SplitFinishedArrived,
+    SplitSkippedArrived,
 )
 from coordlog.messages import (
     AckCheckpoint,
@@ -22,6 +23,7 @@ from coordlog.messages import (
     FinishSplit,
     Register,
     SendEvent,
+    SkipSplit,
     UpMessage,
 )
 
@@ -63,6 +65,16 @@ def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
                 operator_id=message.operator_id,
                 last_barrier=message.last_barrier,
                 finished=message.finished,
+            )
+        case SkipSplit():
+            return SplitSkippedArrived(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                operator_id=message.operator_id,
+                last_barrier=message.last_barrier,
+                split_id=message.split_id,
+                rows=message.rows,
+                reason=message.reason,
             )
         case Complete():
             return CompletionArrived(

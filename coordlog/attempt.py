@@ -31,11 +31,12 @@ from coordlog.messages import (
     InjectBarrier,
     Refused,
     SendEvent,
+    SkipSplit,
     UpMessage,
 )
 from coordlog.open_chain import OpenChain, Place
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.subtask import OperatorContext, PollStatus
+from coordlog.subtask import OperatorContext, PollStatus, SkippedSplit
 
 __all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
 
@@ -60,7 +61,7 @@ class StepStatus(enum.Enum):
     BATCH = "batch"
     """A batch has passed the chain."""
     SPLIT_FINISHED = "split finished"
-    """The end of a split has passed the chain, and has been told."""
+    """The end of a split has passed the chain, or it was skipped; that has been told."""
     WAITING = "waiting"
     """Nothing to read: wait for a message, or `retry_s`."""
     COMPLETED = "completed"
@@ -171,7 +172,7 @@ class AttemptRunner:
         for one in accepted.states:
             if one.state is not None:
                 states.setdefault(one.operator_id, []).append(one.state)
-        self._chain = OpenChain(chain, states, self)
+        self._chain = OpenChain(chain, states, self, accepted.skipped_splits)
 
     def run(self, inbox: Inbox) -> None:
         """Run the attempt to its end: well once its completion, or the job's, is in the log.
@@ -201,7 +202,8 @@ class AttemptRunner:
 
     def open(self) -> None:
         """Make and open each link, then start the reader."""
-        self._chain.open()
+        for one in self._chain.open():
+            self._tell_skipped(one, one.rows)
 
     def handle(self, message: DownMessage) -> None:
         """Do what the driver says, at once.
@@ -250,6 +252,11 @@ class AttemptRunner:
                     )
                 )
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
+            case PollStatus.SPLIT_SKIPPED:
+                assert poll.skipped is not None, "`poll` has looked"
+                rows = self._chain.skip_split(poll.skipped, is_flushed=self._is_flushed)
+                self._tell_skipped(poll.skipped, rows)
+                return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.WAITING:
                 return StepOutcome(status=StepStatus.WAITING, retry_s=poll.retry_s)
             case PollStatus.END:
@@ -260,6 +267,17 @@ class AttemptRunner:
                 return StepOutcome(status=StepStatus.COMPLETED)
             case _:
                 assert_never(poll.status)
+
+    def _tell_skipped(self, skipped: SkippedSplit, rows: int) -> None:
+        self._outbox(
+            SkipSplit(
+                operator_id=self._chain.source_id,
+                last_barrier=self.last_barrier,
+                split_id=skipped.split_id,
+                rows=rows,
+                reason=skipped.reason[:REASON_CHARS_MAX],
+            )
+        )
 
     def close(self, failure: BaseException | None = None) -> None:
         """Close each link that was made, once, whatever happened; a second call does nothing.

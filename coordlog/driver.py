@@ -24,7 +24,7 @@ from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
 from coordlog.projections.job import JobProjection
-from coordlog.projections.state import JobState, Phase
+from coordlog.projections.state import JobState, Phase, SkippedSplit, sorted_values
 from coordlog.requests import Answer, Requests
 from coordlog.restore import (
     Rebuild,
@@ -63,6 +63,8 @@ class JobResult:
     restored: Restored
     last_checkpoint: int
     seconds: float
+    skipped_splits: tuple[SkippedSplit, ...] = ()
+    """All that the job has ever skipped, by operator and split id (clause J2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +329,7 @@ class JobDriver:
             epoch=state.epoch,
             restored=self._restored,
             last_checkpoint=state.last_checkpoint,
+            skipped_splits=tuple(sorted_values(state.skipped_splits)),
             seconds=time.monotonic() - self._began_s,
         )
 

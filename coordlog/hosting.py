@@ -60,7 +60,7 @@ from coordlog.kernel.outputs import (
     CallSubtaskReset,
 )
 from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
-from coordlog.projections.state import JobState, sorted_items
+from coordlog.projections.state import JobState, UpEvent, sorted_items
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
 
 __all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
@@ -117,11 +117,18 @@ class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers 
     """A callback raised: which one, and what."""
 
     def __init__(
-        self, operator_id: str, callback: str, subtask: int | None, cause: BaseException
+        self,
+        operator_id: str,
+        callback: str,
+        subtask: int | None,
+        cause: BaseException,
+        event: UpEvent | None = None,
     ) -> None:
         super().__init__(operator_id, callback, subtask, cause)
         self.operator_id, self.callback = operator_id, callback
         self.subtask, self.cause = subtask, cause
+        self.event = event
+        """The one whose handling raised."""
 
 
 class _Future:
@@ -449,7 +456,8 @@ class CoordinatorHost:
             raise  # the latter: the fold failed, which is nobody's callback's fault
         except Exception as error:
             callback, subtask = _describe(call)
-            raise CallFailure(operator_id, callback, subtask, error) from error
+            event = call.event if isinstance(call, CallEvent) else None
+            raise CallFailure(operator_id, callback, subtask, error, event) from error
         finally:
             self._inside, self._calling = None, None
             self.is_redelivery, self.resetting = False, None

@@ -29,6 +29,7 @@ __all__ = [
     "Refused",
     "Register",
     "SendEvent",
+    "SkipSplit",
     "UpMessage",
 ]
 
@@ -89,6 +90,18 @@ class FinishSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkipSplit:
+    """The reader has let go of a split: it cannot read it, or was told that it is skipped (clause J2)."""
+
+    operator_id: str
+    last_barrier: int
+    split_id: str
+    rows: int
+    """Its rows that stay, from the first on: none, or those that the chain has been given."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
     """The subtask has finished; its last states and committables."""
 
@@ -110,7 +123,9 @@ class Fail:
     """The event that was being handled."""
 
 
-UpMessage = Register | SendEvent | AckEvent | AckCheckpoint | FinishSplit | Complete | Fail
+UpMessage = (
+    Register | SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit | Complete | Fail
+)
 
 
 # --- down: what a driver says ----------------------------------------------------------------------------------------
@@ -126,6 +141,8 @@ class Accepted:
     is_batch: bool
     states: Sequence[OperatorState]
     """The restored checkpoint's, one per operator that had one."""
+    skipped_splits: Sequence[str] = ()
+    """Splits that may be in the source's state and are not to be read on (clause J2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

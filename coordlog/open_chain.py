@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +28,7 @@ from coordlog.subtask import (
     OperatorContext,
     Poll,
     PollStatus,
+    SkippedSplit,
     Snapshot,
     SourceReader,
 )
@@ -82,9 +83,14 @@ class OpenChain:
     """
 
     def __init__(
-        self, chain: Chain, states: Mapping[str, Sequence[bytes]], attempt: AttemptPort
+        self,
+        chain: Chain,
+        states: Mapping[str, Sequence[bytes]],
+        attempt: AttemptPort,
+        skipped_splits: Collection[str] = (),
     ) -> None:
         self._chain, self._states, self._attempt = chain, states, attempt
+        self._skipped_splits = tuple(skipped_splits)
         self._links: list[_Link] = []
         self._is_closed = False
         # Readers read splits in the order in which they were added, so that the first unfinished
@@ -100,10 +106,13 @@ class OpenChain:
 
     # Beginning and end
 
-    def open(self) -> None:
+    def open(self) -> Sequence[SkippedSplit]:
         """Make and open each link, last to first: what gives rows follows what takes them.
 
         Then start the reader.
+
+        Returns:
+            The skipped splits that its state had, and that it has let go of.
         """
         for spec in reversed(self._chain.links):
             link = _Link(spec.operator_id)
@@ -124,8 +133,13 @@ class OpenChain:
                     state = spec.merge_states(states)
             with self._calling(link, "open"):
                 (link.reader or _operator(link)).open(context, state)
+        let_go: Sequence[SkippedSplit] = ()
+        if self._skipped_splits and self._states.get(self.source_id):
+            with self._calling(self._links[0], "skip_splits"):
+                let_go = tuple(self._reader.skip_splits(self._skipped_splits))
         with self._calling(self._links[0], "start"):
             self._reader.start()
+        return let_go
 
     def finish(self) -> AttemptSnapshot:
         """No batch will come: finish each operator, first to last, then take the last snapshots.
@@ -184,6 +198,8 @@ class OpenChain:
                 raise UsageError("`poll` said BATCH and gave none")
             if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
                 raise UsageError("`poll` said SPLIT_FINISHED and not which")
+            if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
+                raise UsageError("`poll` said SPLIT_SKIPPED and not which")
         return poll
 
     def process(self, batch: pa.RecordBatch) -> None:
@@ -215,9 +231,28 @@ class OpenChain:
             committables=flushed.committables,
         )
         self._check_size(f"what split {split_id!r} has made", "end_of_split", told)
+        self._is_read_no_more(split_id)
+        return told
+
+    def skip_split(self, skipped: SkippedSplit, *, is_flushed: bool) -> int:
+        """How many rows of a split that the reader gives up stay.
+
+        Args:
+            skipped: Which.
+            is_flushed: No link has handed over anything of it: each forgets its rows. Elsewhere
+                they are among those of other splits, and stay as far as they were given.
+        """
+        split_id = skipped.split_id
+        if is_flushed:
+            for link in self._links[1:]:
+                with self._calling(link, "discard_split", is_reading=True):
+                    _operator(link).discard_split(split_id)
+        self._is_read_no_more(split_id)
+        return 0 if is_flushed else skipped.rows
+
+    def _is_read_no_more(self, split_id: str) -> None:
         if self._added is not None and split_id in self._added:
             self._added.remove(split_id)
-        return told
 
     def _pass_on(
         self,

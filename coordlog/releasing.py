@@ -165,6 +165,7 @@ class Releasing:
                 parallelism=after.parallelism,
                 is_batch=after.is_batch,
                 states=effect.states,
+                skipped_splits=effect.skipped_splits,
             ),
         )
 

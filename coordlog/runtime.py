@@ -389,6 +389,7 @@ class Runtime:
             reason=what[:REASON_CHARS_MAX],
             operator_id=failure.operator_id,
             subtask=failure.subtask,
+            event=failure.event,
         )
         self._take(turn, step(self._config, self.state, given, turn.now_us))
         self._calls.clear()

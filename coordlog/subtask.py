@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ __all__ = [
     "OperatorContext",
     "Poll",
     "PollStatus",
+    "SkippedSplit",
     "Snapshot",
     "SourceReader",
 ]
@@ -120,6 +121,15 @@ class Operator(ABC):
         """All rows of a split have passed: flush them. Only where no link keeps state across splits."""
         return Snapshot()
 
+    def discard_split(self, split_id: str) -> None:
+        """A split is given up: forget its rows (clause J2). Only where no link keeps state across splits.
+
+        By default the split is ended as ever, and what that gives and hands over goes nowhere.
+        """
+        for _ in self.flush_split(split_id):
+            pass
+        self.end_of_split(split_id)
+
     def finish(self) -> Iterable[pa.RecordBatch]:
         """No more batches will come: what is left, for the next operator."""
         return ()
@@ -139,6 +149,8 @@ class PollStatus(enum.Enum):
     """Rows; poll again."""
     SPLIT_FINISHED = "split finished"
     """The end of a split, after all its rows."""
+    SPLIT_SKIPPED = "split skipped"
+    """A split that cannot be read, or not any further, is given up, and the job goes on without it."""
     WAITING = "waiting"
     """Nothing now: wait for an event, a barrier, or `retry_s`."""
     END = "end"
@@ -156,6 +168,16 @@ class FinishedSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSplit:
+    """A split that a reader has let go of before its end."""
+
+    split_id: str
+    rows: int
+    """Rows that it has given of it, by this attempt or those that it was restored from."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
     """The outcome of one `SourceReader.poll`."""
 
@@ -164,6 +186,8 @@ class Poll:
     """With BATCH. Rows of one split only."""
     finished: FinishedSplit | None = None
     """With SPLIT_FINISHED."""
+    skipped: SkippedSplit | None = None
+    """With SPLIT_SKIPPED."""
     retry_s: float = 0.05
     """With WAITING: poll again after this, seconds, where nothing arrives before."""
 
@@ -173,6 +197,17 @@ class SourceReader(ABC):
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """First call. With `state`, the splits in it are read on from where it says."""
+
+    def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
+        """Let go of those of these splits that the restored state has; each once, with its rows given so far.
+
+        Called between `open` and `start`, where splits are skipped that the state may have (clause
+        J2). A reader that has none of them returns nothing.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} may be restored with splits that are skipped, "
+            f"{min(split_ids)!r} for one, and has no `skip_splits`"
+        )
 
     def start(self) -> None:
         """After `open`: ask for the first split, in pull mode."""

@@ -8,6 +8,7 @@ from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
 from coordlog.schemas.record import Record
 
 from .evolving import evolve
+from .skips import digest_of
 from .state import (
     AttemptState,
     Completion,
@@ -32,6 +33,7 @@ __all__ = [
     "event_failed",
     "event_to_coordinator",
     "event_to_subtask",
+    "poisoned",
     "split_finished",
     "subtask_completed",
     "subtask_reset",
@@ -142,6 +144,13 @@ def _without_event(state: JobState, record: Record) -> JobState:
 
 def event_acked(state: JobState, record: Record) -> JobState:
     """`EVENT_ACKED`: no checkpoint waits for it any more."""
+    if state.poison:
+        gateway = state.gateways.get((record.operator_id or "", required(record.subtask)))
+        event = None if gateway is None else gateway.unacked.get(required(record.event_id))
+        if event is not None:
+            key = f"event:{event.operator_id}/{event.payload_type}/{digest_of(event.payload)}"
+            if key in state.poison:
+                state = evolve(state, poison=state.poison.delete(key))
     return _without_event(state, record)
 
 
@@ -179,20 +188,24 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
     for operator_id in (*state.operators, *state.former_operators):
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
-    poison = state.poison
-    for what in ("split_id", "event"):
-        if what in record.attributes:
-            key = f"{what}:{record.attributes[what]}"
-            poison = poison.set(key, poison.get(key, 0) + 1)
     is_live = known.attempt is not None
     return evolve(
         state,
         subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
         live_count=state.live_count - is_live,
         gateways=gateways,
-        poison=poison,
+        poison=poisoned(state.poison, record),
         reasons=(record.reason or "", *state.reasons)[:5],
     )
+
+
+def poisoned(poison: Map[str, int], record: Record) -> Map[str, int]:
+    """Failures in a row by event and split, with this failure's."""
+    for what in ("split_id", "event"):
+        if what in record.attributes:
+            key = f"{what}:{record.attributes[what]}"
+            poison = poison.set(key, poison.get(key, 0) + 1)
+    return poison
 
 
 def subtask_reset(state: JobState, record: Record) -> JobState:

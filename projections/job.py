@@ -21,6 +21,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
+from . import skips
 from .evolving import evolve
 from .lifecycles import JOB
 from .operator_projection import OperatorProjection
@@ -107,13 +108,19 @@ class JobProjection:
         """The record's payload, where somebody here looks into it."""
         if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
             return None
-        if record.kind not in _TYPED and record.operator_id not in self._operators:
+        if (
+            record.kind not in _TYPED
+            and record.operator_id not in self._operators
+            and not _is_skip(record)
+        ):
             return None
         return self.types.decode(record.payload_type, record.payload)
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
         if record.kind is Kind.RESET_TO_CHECKPOINT:
             return self._reset(state, record)
+        if value is not None and _is_skip(record):
+            return skips.fold_skip(state, record, value)
         plain = _PLAIN.get(record.kind)
         if plain is not None:
             return plain(state, record)
@@ -130,7 +137,7 @@ class JobProjection:
         if not self._operators:
             return state
         if record.kind is Kind.EVENT_REDELIVERED:
-            if record.operator_id not in self._operators:
+            if record.operator_id not in self._operators or "skipped" in record.attributes:
                 return state  # perhaps of one that is gone, with its types (clause E8)
             event = before.owed_redeliveries[0]
             record = replace(
@@ -148,6 +155,9 @@ class JobProjection:
         if record.kind in _FOR_ALL_OPERATORS:
             for operator_id in self._operators:
                 state = self._project_one(state, operator_id, record, value)
+        if record.kind is Kind.RESET_TO_CHECKPOINT:
+            for fact, skip in skips.skip_again(state, record):
+                state = self._project_one(state, fact.operator_id or "", fact, skip)
         return state
 
     def _project_one(
@@ -161,6 +171,10 @@ class JobProjection:
         if new is old:
             return state
         return evolve(state, projections=state.projections.set(operator_id, new))
+
+
+def _is_skip(record: Record) -> bool:
+    return record.kind is Kind.FACT and record.payload_type in skips.FACTS
 
 
 def _epoch_started(state: JobState, record: Record) -> JobState:
@@ -281,7 +295,11 @@ def _commit_outcome(state: JobState, record: Record) -> JobState:
 
 
 def _global_failure(state: JobState, record: Record) -> JobState:
-    return evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
+    return evolve(
+        state,
+        reasons=(record.reason or "", *state.reasons)[:5],
+        poison=attempts.poisoned(state.poison, record),
+    )
 
 
 _PLAIN: Final[Mapping[Kind, Callable[[JobState, Record], JobState]]] = {

@@ -18,6 +18,7 @@ from .state import sorted_items
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
 
 _DISCOVERED = "coordlog.splits_discovered@"
+_SKIPPED = "coordlog.split_skipped@"
 
 
 class JobEnd(enum.Enum):
@@ -62,6 +63,10 @@ class Progress:
     is_listing_complete: bool = False
     finished: Map[str, FinishedWork] = field(default_factory=Map)
     """By split."""
+    skipped: Map[str, str] = field(default_factory=Map)
+    """The reason by split that is skipped for good (clause J2)."""
+    poison: Map[str, str] = field(default_factory=Map)
+    """The command that skips it, without where the log is, by split or event that fails again and again."""
     rows: int = 0
     """Of the finished splits."""
     bytes_read: int = 0
@@ -153,6 +158,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
             return _epoch_started(state, record)
         case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
             return _discovered(state, fields)
+        case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
+            return _skipped(state, record, fields)
         case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
             return _attempt(state, record)
         case Kind.SPLIT_FINISHED:
@@ -205,6 +212,11 @@ def _discovered(state: Progress, fields: Fields) -> Progress:
         known = known.set(split_id, None)
     is_complete = state.is_listing_complete or fields.get("is_complete") is True
     return evolve(state, known=known, is_listing_complete=is_complete)
+
+
+def _skipped(state: Progress, record: Record, fields: Fields) -> Progress:
+    split_id = str(fields.get("split_id"))
+    return evolve(state, skipped=state.skipped.set(split_id, record.reason or ""))
 
 
 def _attempt(state: Progress, record: Record) -> Progress:

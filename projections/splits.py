@@ -1,7 +1,8 @@
 """Where each split of a source is, as a fold of the source's records (clauses L3, L4, L5, D5).
 
-A split is in one place at a time: with the enumerator, assigned to a subtask, or finished. Requests
-of readers are kept here too, until they are answered, so that nothing is remembered beside the log.
+A split is in one place at a time: with the enumerator, assigned to a subtask, finished, or skipped.
+Requests of readers are kept here too, until they are answered, so that nothing is remembered beside
+the log.
 
 What a failover to checkpoint n undoes is decided by two places. What the coordinator sent is part
 of n where it stands before the coordinator's cut of n. What a subtask sent is part of n where its
@@ -10,12 +11,13 @@ of n where it stands before the coordinator's cut of n. What a subtask sent is p
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from immutables import Map
 
-from coordlog.schemas.builtin import SplitFinished
+from coordlog.schemas.builtin import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.source_events import (
@@ -37,6 +39,7 @@ __all__ = [
     "Place",
     "ReaderState",
     "Request",
+    "Skipped",
     "SplitsState",
     "WithEnumerator",
 ]
@@ -76,7 +79,21 @@ class Finished:
     """Batch: all its rows are in committables, so that it stays finished (clause L4)."""
 
 
-Place = WithEnumerator | Assigned | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Not read, or not any further: for good, whatever is reset (clause J2)."""
+
+    subtask: int | None = None
+    """Which had it; None where no rows of it are left anywhere."""
+    sequence: int = -1
+    """Of the `EVENT_TO_SUBTASK` that had assigned it."""
+    last_barrier: int | None = None
+    """The last barrier that its reader had passed when it let go of it; None until it has."""
+    rows: int | None = 0
+    """Its rows that stay, from the first on; None until its reader says."""
+
+
+Place = WithEnumerator | Assigned | Finished | Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +149,8 @@ class SplitsState:
     by_ordinal: Map[int, str] = field(default_factory=Map)
     """Split ids in the order of discovery."""
     fresh_from: int = 0
-    """From this ordinal on every split is with the enumerator."""
-    skipped: tuple[int, ...] = ()
+    """From this ordinal on every split is with the enumerator, or skipped."""
+    passed_over: tuple[int, ...] = ()
     """The ordinals below `fresh_from` that are with it too: given back, or passed over. Rising."""
     is_discovery_complete: bool = False
     readers: Map[int, ReaderState] = field(default_factory=Map)
@@ -142,6 +159,8 @@ class SplitsState:
     """By pending checkpoint: the sequence of this coordinator's cut."""
     last_cut: int = -1
     """The sequence of the cut of the last completed checkpoint; after a reset, of the reset."""
+    skips: Map[str, None] = field(default_factory=Map)
+    """The ids of skipped splits, those included that no listing has found (again) yet."""
     enumerator_state: bytes | None = None
     """What the enumerator says that it keeps itself."""
     parallelism: int | None = None
@@ -158,11 +177,9 @@ class SplitsState:
 
     def unassigned(self, count: int | None = None) -> tuple[str, ...]:
         """The first `count`, or all, of those with the enumerator, in the order of discovery."""
-        end = len(self.splits)
-        if count is not None:
-            end = min(end, self.fresh_from + max(0, count - len(self.skipped)))
-        ordinals = (*self.skipped[:count], *range(self.fresh_from, end))
-        return tuple(self.by_ordinal[one] for one in ordinals)
+        ordinals = itertools.chain(self.passed_over, range(self.fresh_from, len(self.splits)))
+        names = (self.by_ordinal[one] for one in ordinals)
+        return tuple(itertools.islice((one for one in names if self.is_unassigned(one)), count))
 
     def unassigned_splits(self, count: int | None = None) -> tuple[Split, ...]:
         """The same, as splits."""
@@ -231,6 +248,8 @@ def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
         return _discovered(state, value)
     if isinstance(value, ListingStarted):
         return _listing_started(state)
+    if isinstance(value, SplitSkipped):
+        return _skipped(state, record, value)
     if isinstance(value, EnumeratorState):
         return replace(state, enumerator_state=value.content)
     return state
@@ -242,7 +261,8 @@ def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
     for one in value.splits:
         if one.split_id not in splits:
             ordinal = len(splits)
-            splits = splits.set(one.split_id, KnownSplit(ordinal=ordinal, split=one))
+            place = Skipped() if one.split_id in state.skips else WithEnumerator()
+            splits = splits.set(one.split_id, KnownSplit(ordinal=ordinal, split=one, place=place))
             by_ordinal = by_ordinal.set(ordinal, one.split_id)
     return replace(
         state,
@@ -283,24 +303,24 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
     if not isinstance(value, AddSplits):
         return state
     splits, names = state.splits, [one.split_id for one in value.splits]
-    fresh_from, skipped = state.fresh_from, state.skipped
+    fresh_from, passed_over = state.fresh_from, state.passed_over
     for name in names:
         known = splits[name]
         assert isinstance(known.place, WithEnumerator), f"split {name!r} is assigned already"
         place = Assigned(subtask=subtask, sequence=sequence)
         splits = splits.set(name, replace(known, place=place))
         if known.ordinal >= fresh_from:
-            skipped = (*skipped, *range(fresh_from, known.ordinal))
+            passed_over = (*passed_over, *range(fresh_from, known.ordinal))
             fresh_from = known.ordinal + 1
         else:
-            skipped = tuple(one for one in skipped if one != known.ordinal)
+            passed_over = tuple(one for one in passed_over if one != known.ordinal)
     reader = replace(
         reader,
         splits=(*reader.splits, *names),
         requests=_answered(reader.requests, sequence, len(names)),
     )
     state = _with_reader(state, subtask, reader)
-    return replace(state, splits=splits, fresh_from=fresh_from, skipped=skipped)
+    return replace(state, splits=splits, fresh_from=fresh_from, passed_over=passed_over)
 
 
 def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
@@ -332,6 +352,34 @@ def _finished(state: SplitsState, record: Record, value: Payload | None) -> Spli
     return replace(state, splits=state.splits.set(split_id, replace(known, place=place)))
 
 
+def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsState:
+    """Given when it is recorded, and again with each `RESET_TO_CHECKPOINT`; what was read stays read."""
+    state = replace(state, skips=state.skips.set(value.split_id, None))
+    known = state.splits.get(value.split_id)
+    if known is None:
+        return state
+    place: Place = known.place
+    match place:
+        case WithEnumerator():
+            place = Skipped()
+        case Assigned():
+            place = Skipped(
+                subtask=place.subtask,
+                sequence=place.sequence,
+                last_barrier=record.last_barrier,
+                rows=value.rows,
+            )
+        case Skipped() if place.subtask is not None and record.last_barrier is not None:
+            place = replace(place, last_barrier=record.last_barrier, rows=value.rows)
+        case Skipped() | Finished():
+            return state
+    return replace(
+        state,
+        splits=state.splits.set(value.split_id, replace(known, place=place)),
+        passed_over=tuple(one for one in state.passed_over if one != known.ordinal),
+    )
+
+
 def _completed(state: SplitsState, record: Record) -> SplitsState:
     """What the checkpoint holds is not undone any more by a local failover: forget how to."""
     checkpoint_id = _required(record.checkpoint_id)
@@ -343,7 +391,7 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
             splits=tuple(
                 name
                 for name in reader.splits
-                if not _is_finished_before(state.splits[name].place, checkpoint_id)
+                if not _is_over_before(state.splits[name].place, checkpoint_id)
             ),
             requests=tuple(
                 one for one in reader.requests if one.answered is None or one.answered > cut
@@ -360,8 +408,11 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
     return replace(state, readers=readers, cuts=cuts, last_cut=cut)
 
 
-def _is_finished_before(place: Place, checkpoint_id: int) -> bool:
-    return isinstance(place, Finished) and place.last_barrier < checkpoint_id
+def _is_over_before(place: Place, checkpoint_id: int) -> bool:
+    """Whether no reader that is restored from the checkpoint has the split."""
+    if not isinstance(place, (Finished, Skipped)) or place.last_barrier is None:
+        return False
+    return place.last_barrier < checkpoint_id
 
 
 def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
@@ -377,6 +428,9 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
             if isinstance(place, Finished) and place.is_kept:
                 kept.append(name)
                 continue
+            if isinstance(place, Skipped):
+                splits = splits.set(name, replace(known, place=Skipped()))
+                continue
             given_back.append(name)
             splits = splits.set(name, replace(known, place=WithEnumerator()))
             continue
@@ -385,6 +439,10 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
             # Its end came after the barrier of n: the restored reader has it again.
             again = Assigned(subtask=subtask, sequence=place.sequence)
             splits = splits.set(name, replace(known, place=again))
+        elif isinstance(place, Skipped) and not _is_over_before(place, checkpoint_id):
+            # The restored reader has it, is told, and says how far it had come.
+            unsaid = replace(place, last_barrier=None, rows=None)
+            splits = splits.set(name, replace(known, place=unsaid))
     reader = replace(
         reader,
         attempt_number=None,
@@ -394,8 +452,8 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
         given_back=tuple(given_back),
     )
     state = _with_reader(state, subtask, reader)
-    skipped = sorted((*state.skipped, *(splits[name].ordinal for name in given_back)))
-    return replace(state, splits=splits, skipped=tuple(skipped))
+    passed_over = sorted((*state.passed_over, *(splits[name].ordinal for name in given_back)))
+    return replace(state, splits=splits, passed_over=tuple(passed_over))
 
 
 def _asked_before(
@@ -451,7 +509,7 @@ def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
     for name in (name for _, reader in _in_order(state.readers) for name in reader.splits):
         known_split = splits[name]
         place = known_split.place
-        if not isinstance(place, WithEnumerator):
+        if not isinstance(place, WithEnumerator) and place.subtask is not None:
             place = replace(place, subtask=place.subtask % parallelism)
             splits = splits.set(name, replace(known_split, place=place))
     return replace(state, readers=readers, splits=splits, parallelism=parallelism)

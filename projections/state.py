@@ -31,6 +31,8 @@ __all__ = [
     "OpenIntent",
     "PendingCheckpoint",
     "Phase",
+    "SkippedEvent",
+    "SkippedSplit",
     "SubtaskState",
     "UpEvent",
     "sorted_items",
@@ -274,6 +276,33 @@ class KeptSplit:
     committables: tuple[Committable, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSplit:
+    """A split that is not read, or not any further (clause J2)."""
+
+    operator_id: str
+    split_id: str
+    reason: str
+    sequence: int
+    """Of the newest record that says so."""
+    rows: int | None
+    """Its rows that stay, as that record has it; what a reset has thrown away since is not in it."""
+    last_barrier: int | None
+    """The last barrier that the attempt which said so had passed; None where a command skipped it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedEvent:
+    """An operator event that is delivered and handled no more (clause J2)."""
+
+    operator_id: str
+    subtask: int
+    event_type: str
+    reason: str
+    sequence: int
+    """Of the record that says so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobState:
     """The whole of it. Made by `JobProjection.apply`, and by nothing else."""
@@ -332,6 +361,10 @@ class JobState:
     """The newest failures' reasons, newest first."""
     poison: Map[str, int] = field(default_factory=Map)
     """Failures in a row by event or split, as in `split_id:part-3` or `event:RATE@1/9f…`."""
+    skipped_splits: Map[tuple[str, str], SkippedSplit] = field(default_factory=Map)
+    """By operator id and split id. No reset puts them back."""
+    skipped_events: Map[str, SkippedEvent] = field(default_factory=Map)
+    """By `projections.skips.event_key`. No reset puts them back."""
     projections: Map[str, Any] = field(default_factory=Map)
     """By operator id: the states of event-sourced coordinators."""
 

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from .payload import Payload, fact, payload
+from .payload import Payload, fact, payload, request, response
 
 __all__ = [
     "BUILTIN_PAYLOADS",
@@ -12,10 +12,15 @@ __all__ = [
     "CheckpointTriggered",
     "Committable",
     "CoordinatorCut",
+    "EventSkipped",
     "FinishedSubtask",
     "OperatorState",
     "Refused",
+    "SkipEvent",
+    "SkipRecorded",
+    "SkipSplit",
     "SplitFinished",
+    "SplitSkipped",
     "SubtaskSnapshot",
     "WorkDone",
 ]
@@ -134,12 +139,68 @@ class WorkDone(Payload):
     is_timer: bool
 
 
+@fact("coordlog.split_skipped", version=1)
+class SplitSkipped(Payload):
+    """A split is not read, or not any further; the record has the reason. No reset undoes it (clause J2)."""
+
+    split_id: str
+    rows: int | None = None
+    """How many of its rows stay, from its first on; None where whoever skips it does not read it."""
+
+
+@fact("coordlog.event_skipped", version=1)
+class EventSkipped(Payload):
+    """An operator event is delivered and handled no more; the record has operator, subtask and reason (clause J2).
+
+    An event that is sent again has a new sequence, so that direction, operator, subtask, type and
+    content are what tells it.
+    """
+
+    event_sequence: int
+    """Of the event that was named."""
+    is_down: bool
+    """From the coordinator to the subtask."""
+    event_type: str
+    digest: str
+    """Of its content: `projections.skips.digest_of`."""
+
+
+@request("coordlog.skip_split", version=1)
+class SkipSplit(Payload):
+    """A client wants a split skipped; the driver itself answers, with `SkipRecorded`."""
+
+    split_id: str
+    why: str
+
+
+@request("coordlog.skip_event", version=1)
+class SkipEvent(Payload):
+    """A client wants an event skipped; the driver itself answers, with `SkipRecorded`."""
+
+    operator_id: str
+    subtask: int
+    skipped: EventSkipped
+    why: str
+
+
+@response("coordlog.skip_recorded", version=1)
+class SkipRecorded(Payload):
+    """The skip is a fact of the job."""
+
+    was_skipped_before: bool
+
+
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     AttemptSnapshot,
     CheckpointMetadata,
     CheckpointTriggered,
+    EventSkipped,
     Refused,
+    SkipEvent,
+    SkipRecorded,
+    SkipSplit,
     SplitFinished,
+    SplitSkipped,
     WorkDone,
 )
 """The types that records name; the others stand inside these."""

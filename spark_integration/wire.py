@@ -1,4 +1,4 @@
-"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v2.avsc`.
+"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v3.avsc`.
 
 One message is one value of a union of records. Neither side reads another version's bytes: the
 version stands in the handshake, and another one is refused there, by its number.
@@ -33,6 +33,7 @@ from coordlog.messages import (
     Refused,
     Register,
     SendEvent,
+    SkipSplit,
     UpMessage,
 )
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
@@ -57,7 +58,7 @@ __all__ = [
     "encode",
 ]
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 """Rises with each change of the schema; driver and tasks run one version of coordlog."""
 
 VERSION_HEADER: Final = "Coordlog-Wire"
@@ -73,7 +74,7 @@ REQUEST_PATH: Final = "/request"
 """Where clients ask coordinators, with the job's token; one request on each connection."""
 
 WIRE_SCHEMA: Final = (
-    resources.files("coordlog.spark_integration") / "avro" / "wire-v2.avsc"
+    resources.files("coordlog.spark_integration") / "avro" / "wire-v3.avsc"
 ).read_text(encoding="utf-8")
 """The union of all messages, as JSON text."""
 
@@ -133,7 +134,17 @@ WireMessage = (
     | CoordinatorAnswer
 )
 
-_UP: Final = (Register, SendEvent, AckEvent, AckCheckpoint, FinishSplit, Complete, Fail, Heartbeat)
+_UP: Final = (
+    Register,
+    SendEvent,
+    AckEvent,
+    AckCheckpoint,
+    FinishSplit,
+    SkipSplit,
+    Complete,
+    Fail,
+    Heartbeat,
+)
 _DOWN: Final = (
     Accepted,
     AlreadyFinished,
@@ -215,11 +226,16 @@ def _plain(message: WireMessage) -> Plain:
                 },
             }
         case Accepted():
-            return {**_fields(message), "states": _plain_states(message.states)}
+            return {
+                **_fields(message),
+                "states": _plain_states(message.states),
+                "skipped_splits": list(message.skipped_splits),
+            }
         case (
             Register()
             | SendEvent()
             | AckEvent()
+            | SkipSplit()
             | Fail()
             | AlreadyFinished()
             | Refused()
@@ -281,6 +297,12 @@ def _finished(value: Plain) -> SplitFinished:
     )
 
 
+def _accepted(value: Plain) -> Accepted:
+    states, skipped = tuple(_states(value["states"])), tuple(value["skipped_splits"])
+    plain: dict[str, Any] = {**value, "states": states, "skipped_splits": skipped}
+    return Accepted(**plain)
+
+
 def _with(cls: Callable[..., M], field: str, make: Callable[[Any], object]) -> Callable[[Plain], M]:
     """Makes a `cls` of a plain value, one field of which is made by `make`."""
     return lambda value: cls(**{**value, field: make(value[field])})
@@ -296,9 +318,10 @@ _MAKE: Final[dict[str, Callable[[Plain], WireMessage]]] = {
     "AckEvent": _of(AckEvent),
     "AckCheckpoint": _with(AckCheckpoint, "snapshot", _snapshot),
     "FinishSplit": _with(FinishSplit, "finished", _finished),
+    "SkipSplit": _of(SkipSplit),
     "Complete": _with(Complete, "snapshot", _snapshot),
     "Fail": _of(Fail),
-    "Accepted": _with(Accepted, "states", lambda value: tuple(_states(value))),
+    "Accepted": _accepted,
     "AlreadyFinished": _of(AlreadyFinished),
     "Refused": _of(Refused),
     "DeliverEvent": _of(DeliverEvent),

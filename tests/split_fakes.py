@@ -9,7 +9,7 @@ from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.messages import DeliverEvent
-from coordlog.projections.splits import Assigned, Finished, SplitsState, WithEnumerator
+from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState, WithEnumerator
 from coordlog.schemas.payload import Payload, event
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -126,6 +126,8 @@ def places(job: HandDrivenJob) -> dict[str, str]:
                 shown[name] = f"with {subtask}"
             case Finished(subtask=subtask):
                 shown[name] = f"finished by {subtask}"
+            case Skipped(rows=rows):
+                shown[name] = "skipped" if rows == 0 else f"skipped, {rows} rows"
     return shown
 
 

@@ -118,6 +118,11 @@ class EnumeratorContext:
                     "may have finished"
                 )
             for one in splits:
+                if one.split_id in state.skips:
+                    raise UsageError(
+                        f"split {one.split_id!r} was assigned to subtask {subtask}; it is skipped "
+                        "(clause J2): take what is assigned from `unassigned_splits`"
+                    )
                 if not state.is_unassigned(one.split_id) or one.split_id in seen:
                     raise UsageError(
                         f"split {one.split_id!r} was assigned to subtask {subtask}; it is not with "

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from coordlog.errors import TooLargeError
-from coordlog.limits import PAYLOAD_BYTES_MAX, POISON_FAILURES, RECORD_BYTES_MAX
+from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.projections.checkpoint_records import states_of
 from coordlog.projections.lifecycles import HANDLED_IN
+from coordlog.projections.skips import skip_of_event, skipped_in_reader
 from coordlog.projections.state import (
     AttemptState,
     DownEvent,
     GatewayState,
     JobState,
     Phase,
+    SkippedEvent,
     UpEvent,
     sorted_items,
 )
@@ -48,6 +48,7 @@ from .outputs import (
     RefuseAttempt,
     StopAckTimer,
 )
+from .poison import attributes_of_event, poison_of, with_poison
 from .policy import local_backoff_s
 
 __all__ = [
@@ -58,8 +59,10 @@ __all__ = [
     "event_ack_arrived",
     "event_arrived",
     "fail_attempt",
+    "is_handled",
     "lose",
     "refuse",
+    "refuse_and_fence",
     "send_event",
     "split_finished_arrived",
     "stale_attempt",
@@ -104,7 +107,8 @@ def why_not_handled(state: JobState, subtask: int, attempt_number: int) -> str:
     return f"attempt {attempt_number} of subtask {subtask} is over"
 
 
-def _refuse_and_fence(step: StepBuilder, what: str, subtask: int, attempt_number: int) -> None:
+def refuse_and_fence(step: StepBuilder, what: str, subtask: int, attempt_number: int) -> None:
+    """Record what an attempt sent that is over, and tell it so (clause B3)."""
     reason = why_not_handled(step.state, subtask, attempt_number)
     refuse(step, what, subtask, attempt_number, reason)
     step.effects.append(
@@ -197,6 +201,7 @@ def _start_attempt(step: StepBuilder, given: AttemptRegistered) -> None:
             epoch=step.state.epoch,
             restored_checkpoint=known.restore_from,
             states=states_of(step.state, given.subtask),
+            skipped_splits=skipped_in_reader(step.state, given.subtask),
         )
     )
     step.call_all(
@@ -209,11 +214,13 @@ def _start_attempt(step: StepBuilder, given: AttemptRegistered) -> None:
 def event_arrived(step: StepBuilder, given: EventArrived) -> None:
     """Record an event, then have its coordinator handle it."""
     if not is_handled(step.state, given.subtask, given.attempt_number):
-        _refuse_and_fence(step, "event", given.subtask, given.attempt_number)
+        refuse_and_fence(step, "event", given.subtask, given.attempt_number)
         return
     fault = _fault_of(step, given)
     if fault is not None:
         lose(step, given.subtask, given.attempt_number, fault)
+        return
+    if _is_skipped(step, given):
         return
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
@@ -236,6 +243,25 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
         payload=given.payload,
     )
     step.calls.append(CallEvent(event=event, is_redelivery=False))
+
+
+def _is_skipped(step: StepBuilder, given: EventArrived) -> bool:
+    """Whether an event is handled no more (clause J2); it is recorded then, and changes nothing."""
+    event = UpEvent(
+        sequence=step.state.next_sequence,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=given.event_id,
+        last_barrier=given.last_barrier,
+        payload_type=given.payload_type,
+        payload=given.payload,
+    )
+    skip = skip_of_event(step.state, event)
+    if skip is not None:
+        reason = f"event {given.payload_type} is skipped: {skip.reason}"
+        refuse(step, "event", given.subtask, given.attempt_number, reason)
+    return skip is not None
 
 
 def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:
@@ -310,11 +336,37 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
         payload=given.payload,
         attributes=attributes,
     )
-    if not is_held:
-        sent = step.state.gateways[given.operator_id, given.subtask].unacked[event_id]
-        assert sent.sequence == record.sequence
+    sent = step.state.gateways[given.operator_id, given.subtask].unacked[event_id]
+    assert sent.sequence == record.sequence
+    skip = skip_of_event(step.state, sent)
+    if skip is not None:
+        _ack_skipped(step, sent, skip)
+    elif not is_held:
         step.effects.append(DeliverEvent(event=sent))
     return event_id
+
+
+def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> None:
+    """A skipped event counts as processed: one that failed would be sent again without end (clause J2)."""
+    step.add(
+        Kind.EVENT_ACKED,
+        operator_id=event.operator_id,
+        subtask=event.subtask,
+        attempt_number=event.attempt_number,
+        event_id=event.event_id,
+        cause=event.sequence,
+        reason=f"not delivered: it is skipped: {skip.reason}",
+        attributes={"skipped": "true"},
+    )
+    step.calls.append(
+        CallFuture(
+            operator_id=event.operator_id,
+            event_id=event.event_id,
+            subtask=event.subtask,
+            attempt_number=event.attempt_number,
+            reason=None,
+        )
+    )
 
 
 def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
@@ -359,7 +411,7 @@ def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
 def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> None:
     """Record the end of a split; in a batch chain without state across splits it stays finished (clause L4)."""
     if not is_handled(step.state, given.subtask, given.attempt_number):
-        _refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
+        refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
         return
     key, data = encoded(given.finished)
     if len(data) > RECORD_BYTES_MAX:
@@ -383,7 +435,7 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
     """Record that a subtask has finished; it counts as its barriers and acks (clause F8)."""
     subtask, attempt_number = given.subtask, given.attempt_number
     if not is_handled(step.state, subtask, attempt_number):
-        _refuse_and_fence(step, "completion", subtask, attempt_number)
+        refuse_and_fence(step, "completion", subtask, attempt_number)
         return
     key, data = encoded(given.snapshot)
     if len(data) > RECORD_BYTES_MAX:
@@ -479,7 +531,7 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
     is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
     lost_up, lost_down = _lost(state, attempt)
     attributes = _at_what(state, given)
-    reason = given.reason + _poison(state, attributes)
+    reason = with_poison(given.reason, poison_of(state, attributes))
     fail_events(step, given.subtask, given.reason)
     step.add(
         Kind.ATTEMPT_FAILED,
@@ -572,22 +624,8 @@ def _at_what(state: JobState, given: AttemptLost) -> dict[str, str]:
         gateway = state.gateways.get((given.operator_id or "", given.subtask))
         event = None if gateway is None else gateway.unacked.get(given.event_id)
         if event is not None:
-            digest = hashlib.blake2b(event.payload, digest_size=8).hexdigest()
-            attributes["event"] = f"{event.operator_id}/{event.payload_type}/{digest}"
+            attributes.update(attributes_of_event(event))
     return attributes
-
-
-def _poison(state: JobState, attributes: dict[str, str]) -> str:
-    """What the reason adds for an event or split at which attempts fail again and again; empty where none is."""
-    for what, name in (("split_id", "split"), ("event", "event")):
-        value = attributes.get(what)
-        failures_there = state.poison.get(f"{what}:{value}", 0) + 1
-        if value is not None and failures_there >= POISON_FAILURES:
-            return (
-                f"; {name} {value!r} is poison: {failures_there} attempts in a row have failed at "
-                f"it; skip it with `--skip {name}:{value}`"
-            )
-    return ""
 
 
 def _lost(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.checkpoint_records import coordinator_state
+from coordlog.projections.skips import skip_of_event
 from coordlog.projections.state import Phase, sorted_items, sorted_values
 from coordlog.schemas import builtin
 from coordlog.schemas.record import Kind
@@ -21,6 +22,7 @@ from .outputs import (
     EndJob,
     FenceAttempt,
 )
+from .poison import attributes_of_event, poison_of, with_poison
 from .policy import backoff_s, is_exhausted
 
 _BEFORE = "; before that: "
@@ -112,6 +114,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
 def redeliver(step: StepBuilder) -> None:
     """The next event of the cut's channel state is handled again, once, in log order (clause D3)."""
     event = step.state.owed_redeliveries[0]
+    skip = skip_of_event(step.state, event)
     step.add(
         Kind.EVENT_REDELIVERED,
         operator_id=event.operator_id,
@@ -119,7 +122,11 @@ def redeliver(step: StepBuilder) -> None:
         attempt_number=event.attempt_number,
         event_id=event.event_id,
         cause=event.sequence,
+        reason=None if skip is None else f"not handled: it is skipped: {skip.reason}",
+        attributes=None if skip is None else {"skipped": "true"},
     )
+    if skip is not None:
+        return
     step.calls.append(CallEvent(event=event, is_redelivery=True))
 
 
@@ -144,16 +151,19 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
             value=builtin.Refused(what="failure"),
         )
         return
+    attributes = {} if given.event is None else attributes_of_event(given.event)
+    reason = with_poison(given.reason, poison_of(state, attributes))
     step.add(
         Kind.GLOBAL_FAILURE,
         operator_id=given.operator_id,
         subtask=given.subtask,
-        reason=given.reason,
+        reason=reason,
+        attributes=attributes,
     )
     if state.phase is Phase.FAILING:
         return
     if is_exhausted(step.config, state, step.now_us):
-        fail_job(step, given.reason)
+        fail_job(step, reason)
         return
     step.effects.append(
         CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.now_us))
@@ -174,8 +184,9 @@ def fail_job(step: StepBuilder, reason: str) -> None:
                     is_finished=False,
                 )
             )
-    each = REASON_CHARS_MAX // len(chain) - len(_BEFORE)
-    step.add(Kind.JOB_FAILED, reason=_BEFORE.join(one[:each] for one in chain))
+    newest, older = chain[0][: REASON_CHARS_MAX // 2], chain[1:]
+    each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(_BEFORE)
+    step.add(Kind.JOB_FAILED, reason=_BEFORE.join((newest, *(one[:each] for one in older))))
     step.calls.clear()
     step.effects += [
         CancelStage(reason="the job has failed", backoff_s=None),

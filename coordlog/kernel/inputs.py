@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from coordlog.projections.state import UpEvent
 from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Rollback",
     "SendEvent",
     "SplitFinishedArrived",
+    "SplitSkippedArrived",
     "StaleAttempt",
     "Start",
     "TellRestored",
@@ -96,6 +98,8 @@ class FailGlobally:
     reason: str
     operator_id: str | None = None
     subtask: int | None = None
+    event: UpEvent | None = None
+    """The event whose handling raised."""
 
 
 # --- from attempts ---------------------------------------------------------------------------------------------------
@@ -169,6 +173,20 @@ class SplitFinishedArrived:
     operator_id: str
     last_barrier: int
     finished: SplitFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSkippedArrived:
+    """An attempt's reader has let go of a split: it cannot read it, or has been told to skip it."""
+
+    subtask: int
+    attempt_number: int
+    operator_id: str
+    last_barrier: int
+    split_id: str
+    rows: int
+    """Its rows that stay, from the first on."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +294,7 @@ Input = (
     | EventAckArrived
     | CheckpointAckArrived
     | SplitFinishedArrived
+    | SplitSkippedArrived
     | CompletionArrived
     | RequestArrived
     | CheckpointDue

@@ -196,6 +196,8 @@ class AcceptAttempt:
     epoch: int
     restored_checkpoint: int
     states: tuple[OperatorState, ...]
+    skipped_splits: tuple[str, ...] = ()
+    """Those that may be in the source's state, and are not read on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 
+from . import skips
 from .building import StepBuilder
 from .inputs import RequestArrived, RequestOutcome, Respond
 from .outputs import AnswerRequest, CallRequest
@@ -14,6 +15,9 @@ __all__ = ["request_arrived", "respond"]
 
 def request_arrived(step: StepBuilder, given: RequestArrived) -> None:
     """`REQUEST`, then the coordinator's call; one that no coordinator can be asked is answered, not recorded."""
+    if given.payload_type in skips.REQUESTS:
+        skips.skip_requested(step, given)
+        return
     why_not = _why_not(step, given.operator_id)
     if why_not is not None:
         # An effect without a record: it does not overtake the records that it follows from.

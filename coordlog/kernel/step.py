@@ -10,7 +10,7 @@ from typing import assert_never
 
 from coordlog.projections.state import JobState, Phase
 
-from . import attempts, checkpoints, failures, requests, settling
+from . import attempts, checkpoints, failures, requests, settling, skips
 from .building import KernelConfig, StepBuilder
 from .inputs import (
     Action,
@@ -39,6 +39,7 @@ from .inputs import (
     Rollback,
     SendEvent,
     SplitFinishedArrived,
+    SplitSkippedArrived,
     StaleAttempt,
     Start,
     TellRestored,
@@ -87,6 +88,8 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             checkpoints.checkpoint_ack_arrived(builder, given)
         case SplitFinishedArrived():
             attempts.split_finished_arrived(builder, given)
+        case SplitSkippedArrived():
+            skips.split_skipped_arrived(builder, given)
         case CompletionArrived():
             attempts.completion_arrived(builder, given)
         case RequestArrived():

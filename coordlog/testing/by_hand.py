@@ -29,6 +29,7 @@ from coordlog.messages import (
     FinishSplit,
     Register,
     SendEvent,
+    SkipSplit,
 )
 from coordlog.projections.job import JobProjection
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
@@ -160,6 +161,20 @@ class FakeAttempt:
             FinishSplit(operator_id=operator_id, last_barrier=self.last_barrier, finished=finished)
         )
 
+    def skip_split(
+        self, operator_id: str, split_id: str, *, rows: int = 0, reason: str = "scripted"
+    ) -> None:
+        """Say that the reader has let go of a split."""
+        self._say(
+            SkipSplit(
+                operator_id=operator_id,
+                last_barrier=self.last_barrier,
+                split_id=split_id,
+                rows=rows,
+                reason=reason,
+            )
+        )
+
     def complete(
         self,
         *,
@@ -182,7 +197,8 @@ class FakeAttempt:
         self.job.run(lambda: runtime.connection_lost(self.connection_id, reason))
 
     def _say(
-        self, message: SendEvent | AckEvent | AckCheckpoint | FinishSplit | Complete | Fail
+        self,
+        message: SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit | Complete | Fail,
     ) -> None:
         runtime = self.job.runtime
         self.job.run(lambda: runtime.arrived(self.connection_id, message))

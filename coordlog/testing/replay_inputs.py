@@ -26,6 +26,7 @@ from coordlog.kernel.inputs import (
     Resume,
     Rollback,
     SplitFinishedArrived,
+    SplitSkippedArrived,
     StaleAttempt,
     Start,
     TellRestored,
@@ -40,7 +41,12 @@ __all__ = ["input_of_turn"]
 
 P = TypeVar("P", bound=Payload)
 
-_POISON: Final = re.compile(r"; (split|event) .* is poison: \d+ attempts in a row .*\Z", re.DOTALL)
+_POISON: Final = re.compile(
+    r"; (split|event) .*? is poison: \d+ attempts in a row have failed at it; "
+    r"to go on without it: `.*?in a row failed at it'`",
+    re.DOTALL,
+)
+_SPLIT_SKIPPED: Final = payload_type_of(builtin.SplitSkipped).key
 _TIMEOUT: Final = re.compile(r"not whole after (\S+) s;")
 _CLOSED: Final = "its coordinator is closed"
 _TIMER_KEY: Final = payload_type_of(builtin.WorkDone).key
@@ -95,7 +101,7 @@ def _of_attempt(one: Record) -> Input | None:
             return AttemptLost(
                 subtask=subtask,
                 attempt_number=attempt_number,
-                reason=_POISON.sub("", one.reason or ""),
+                reason=_POISON.sub("", one.reason or "", count=1),
                 operator_id=None if event is None else event.split("/")[0],
                 split_id=one.attributes.get("split_id"),
                 event_id=None if event_id is None else int(event_id),
@@ -183,10 +189,25 @@ def _of_driver(one: Record, state: JobState) -> Input | None:
                 payload_type=one.payload_type or "",
                 payload=one.payload or b"",
             )
+        case Kind.FACT if one.payload_type == _SPLIT_SKIPPED and one.subtask is not None:
+            return _split_skipped(one, one.subtask)
         case Kind.FACT if "generation" in one.attributes:
             return _work_done(one, state)
         case _:
             return None
+
+
+def _split_skipped(one: Record, subtask: int) -> SplitSkippedArrived:
+    skipped = _decoded(one, builtin.SplitSkipped)
+    return SplitSkippedArrived(
+        subtask=subtask,
+        attempt_number=_int(one.attempt_number),
+        operator_id=one.operator_id or "",
+        last_barrier=_int(one.last_barrier),
+        split_id=skipped.split_id,
+        rows=_int(skipped.rows),
+        reason=one.reason or "",
+    )
 
 
 def _work_done(one: Record, state: JobState) -> WorkDone:

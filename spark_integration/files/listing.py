@@ -65,6 +65,16 @@ class InputFiles:
             )
         return tuple(found)
 
+    def is_there(self) -> bool:
+        """Whether the file, the folder, or what stands before a glob's wildcards still exists."""
+        try:
+            file_system, path = self._file_system()
+            if isinstance(file_system, LocalFileSystem) and os.path.lexists(path):
+                return os.path.exists(path)  # noqa: PTH110, plain paths as fsspec gives them
+            return bool(file_system.exists(_fixed_part(path) if _MAGIC & set(path) else path))
+        except (OSError, SourceError):
+            return False
+
     def open(self, path: str, size_bytes: int) -> BinaryIO:
         """The file `path` of a listing, to be read from its start.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,7 +13,14 @@ import pyarrow as pa
 from coordlog.errors import SourceError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import RequestSplit
-from coordlog.subtask import FinishedSplit, OperatorContext, Poll, PollStatus, SourceReader
+from coordlog.subtask import (
+    FinishedSplit,
+    OperatorContext,
+    Poll,
+    PollStatus,
+    SkippedSplit,
+    SourceReader,
+)
 
 from .csv_options import CsvOptions
 from .csv_rows import CsvRows
@@ -26,6 +33,7 @@ __all__ = [
     "FileReaderOptions",
     "decode_schema",
     "encode_schema",
+    "is_fault_of_file",
     "merge_reader_states",
 ]
 
@@ -43,6 +51,8 @@ class FileReaderOptions:
     batch_rows: int
     asks_for_splits: bool
     """False: splits are assigned without being asked for."""
+    skips_unreadable: bool = False
+    """A split whose file is at fault is given up; else the attempt fails."""
 
 
 class _SplitRows(Protocol):
@@ -77,6 +87,8 @@ class FileReader(SourceReader):
         self._parsed: pa.RecordBatch | None = None
         self._given = 0
         self._finished_split_id: str | None = None
+        self._is_given_up = False
+        """Whether that one was not finished, but skipped."""
         self._no_more_splits = False
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
@@ -111,9 +123,19 @@ class FileReader(SourceReader):
         if self._finished_split_id is not None:
             finished, self._finished_split_id = self._finished_split_id, None
             if not self._splits:
-                self._ask(finished)
+                self._ask(None if self._is_given_up else finished)
         if not self._splits:
             return Poll(status=PollStatus.END if self._no_more_splits else PollStatus.WAITING)
+        if not self._options.skips_unreadable:
+            return self._read()
+        try:
+            return self._read()
+        except SourceError as error:
+            if not is_fault_of_file(error, self._options.files):
+                raise
+            return self._give_up(error)
+
+    def _read(self) -> Poll:
         if self._rows is None:
             self._rows = self._open(self._splits[0])
         if self._parsed is None:
@@ -124,6 +146,17 @@ class FileReader(SourceReader):
             self._rows.skip_rows -= passed_over
             self._parsed = self._parsed.slice(passed_over)
         return self._give(self._parsed)
+
+    def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
+        """Drop those that the restored state has."""
+        skips = frozenset(split_ids)
+        dropped = [one for one in self._splits if one.split.split_id in skips]
+        self._splits = deque(one for one in self._splits if one.split.split_id not in skips)
+        self._given = self._splits[0].rows if self._splits else 0
+        return [
+            SkippedSplit(split_id=one.split.split_id, rows=one.rows, reason="it is skipped")
+            for one in dropped
+        ]
 
     def current_split(self) -> str | None:
         """The first unfinished split; at the end of one, that one."""
@@ -188,13 +221,38 @@ class FileReader(SourceReader):
         self.close()
         self._splits.popleft()
         self._given = self._splits[0].rows if self._splits else 0
-        self._finished_split_id = split.split_id
+        self._finished_split_id, self._is_given_up = split.split_id, False
         return Poll(status=PollStatus.SPLIT_FINISHED, finished=finished)
+
+    def _give_up(self, error: SourceError) -> Poll:
+        split_id, given = self._splits[0].split.split_id, self._given
+        self.close()
+        self._splits.popleft()
+        self._given = self._splits[0].rows if self._splits else 0
+        self._finished_split_id, self._is_given_up = split_id, True
+        skipped = SkippedSplit(split_id=split_id, rows=given, reason=str(error))
+        return Poll(status=PollStatus.SPLIT_SKIPPED, skipped=skipped)
 
     def _ask(self, finished_split_id: str | None) -> None:
         if self._options.asks_for_splits and not self._no_more_splits:
             assert self._context is not None, "`open` comes first"
             self._context.send_event(RequestSplit(finished_split_id=finished_split_id))
+
+
+def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
+    """Whether a file is to blame: what it holds, or that it is gone, or may not be read.
+
+    Else it is the file system, or the network before it: then all files would fail in turn, and a
+    new attempt is what may help.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, OSError):
+        return True
+    if isinstance(cause, FileNotFoundError):
+        return files.is_there()
+    of_this_file = (PermissionError, IsADirectoryError, NotADirectoryError)
+    # Codecs and Arrow raise OSErrors without a number for content that they cannot read.
+    return isinstance(cause, of_this_file) or cause.errno is None
 
 
 def encode_schema(schema: pa.Schema) -> bytes:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from coordlog.chain import SourceSpec
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
@@ -22,7 +22,13 @@ from .csv_schema import settle_csv_schema
 from .listing import InputFiles, ListedFile
 from .parquet_rows import parquet_row_groups, settle_parquet_schema
 from .payloads import FileSplit
-from .reader import FileReader, FileReaderOptions, encode_schema, merge_reader_states
+from .reader import (
+    FileReader,
+    FileReaderOptions,
+    encode_schema,
+    is_fault_of_file,
+    merge_reader_states,
+)
 
 __all__ = ["FileSource"]
 
@@ -62,6 +68,11 @@ class FileSource:
         no_newlines_in_fields: CSV: the caller's word that no field holds a line feed or a carriage
             return.
         block_bytes: CSV: what is parsed at once; a longer line is an error.
+        on_error: What becomes of a split whose file is at fault: a bad row, a cut file, one that is
+            gone. `"fail"`: the attempt fails, and the job with it where that happens again and
+            again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
+            where no link of the chain keeps state across splits, none of its rows stay; else those
+            before the first that cannot be read, and the history has their number.
 
     Raises:
         OptionError: An option is out of range.
@@ -85,6 +96,7 @@ class FileSource:
         column_names: Sequence[str] | None = None,
         no_newlines_in_fields: bool = False,
         block_bytes: int = CSV_BLOCK_BYTES,
+        on_error: Literal["fail", "skip"] = "fail",
     ) -> None:
         url = os.fspath(path)
         if not url:
@@ -93,6 +105,8 @@ class FileSource:
             raise OptionError("format", format, "'csv' or 'parquet'")
         if assignment not in ("pull", "static"):
             raise OptionError("assignment", assignment, "'pull' or 'static'")
+        if on_error not in ("fail", "skip"):
+            raise OptionError("on_error", on_error, "'fail' or 'skip'")
         for name, value in (("batch_rows", batch_rows), ("split_bytes", split_bytes)):
             if value < 1:
                 raise OptionError(name, value, "at least 1")
@@ -109,6 +123,7 @@ class FileSource:
             block_bytes=block_bytes,
         )
         self._is_csv = format == "csv"
+        self._skips_unreadable = on_error == "skip"
         self._schema = schema
         self._batch_rows, self._split_bytes = batch_rows, split_bytes
         self._assignment: Literal["pull", "static"] = assignment
@@ -127,6 +142,7 @@ class FileSource:
             csv=self._csv if self._is_csv else None,
             batch_rows=self._batch_rows,
             asks_for_splits=self._assignment == "pull",
+            skips_unreadable=self._skips_unreadable,
         )
         return SourceSpec(
             operator_id=operator_id,
@@ -143,7 +159,7 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files do not fit together.
         """
-        return self._settle(self._files.list())
+        return self._settle(self._files.list())[0]
 
     def discover(self) -> SplitsDiscovered:
         """List the files, settle their schema, and cut them into splits. Blocks; runs on a worker.
@@ -152,7 +168,8 @@ class FileSource:
             SourceError: There is nothing to read, or the files do not fit together.
         """
         listed = self._files.list()
-        arrow_schema = encode_schema(self._settle(listed))
+        schema, unreadable = self._settle(listed)
+        arrow_schema = encode_schema(schema)
         splits = [
             Split(
                 split_id=split_id,
@@ -168,16 +185,35 @@ class FileSource:
                 ),
             )
             for one in listed
-            for split_id, start, end in self._cut(one)
+            for split_id, start, end in self._cut(one, is_readable=one.path not in unreadable)
         ]
         return SplitsDiscovered(splits=splits, is_complete=True)
 
-    def _settle(self, listed: Sequence[ListedFile]) -> pa.Schema:
+    def _settle(self, listed: Sequence[ListedFile]) -> tuple[pa.Schema, frozenset[str]]:
+        """The schema, and the paths that were left out of it: unreadable, and to be skipped."""
+        unreadable: set[str] = set()
+        while True:
+            left = [one for one in listed if one.path not in unreadable]
+            try:
+                return self._settled(left), frozenset(unreadable)
+            except SourceError as error:
+                # Files that do not fit together are no fault of one: those have no cause.
+                is_skipped = self._skips_unreadable and error.__cause__ is not None
+                if (
+                    not is_skipped
+                    or not is_fault_of_file(error, self._files)
+                    or error.where not in {one.path for one in left}
+                    or len(left) == 1
+                ):
+                    raise
+                unreadable.add(error.where)
+
+    def _settled(self, listed: Sequence[ListedFile]) -> pa.Schema:
         if self._is_csv:
             return settle_csv_schema(self._files, listed, self._csv, self._schema)
         return settle_parquet_schema(self._files, listed, self._schema)
 
-    def _cut(self, one: ListedFile) -> Iterator[tuple[str, int, int]]:
+    def _cut(self, one: ListedFile, *, is_readable: bool) -> Iterator[tuple[str, int, int]]:
         if self._is_csv:
             if one.size_bytes == 0:
                 return  # some writers leave such files where they had nothing to write
@@ -188,6 +224,10 @@ class FileSource:
             for start in range(0, one.size_bytes, step):
                 end = min(start + step, one.size_bytes)
                 yield f"{one.path}#bytes={start}-{end}", start, end
+            return
+        if not is_readable:
+            # A split all the same: its reader finds what is wrong, and skips it with the reason.
+            yield one.path, 0, 0
             return
         runs = parquet_row_groups(self._files, one, self._split_bytes)
         for start, end in runs:

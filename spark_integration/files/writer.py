@@ -90,6 +90,14 @@ class ParquetFileWriter(Operator):
         """Close this split's file."""
         return self._end_interval()
 
+    def discard_split(self, split_id: str) -> None:
+        """Remove this split's file."""
+        file, self._file = self._file, None
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        if file is not None:
+            file.discard()
+            self._count += 1
+
     def final_snapshot(self) -> Snapshot:
         """Close the last file."""
         return self._end_interval()

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinators.splits import Assignment, SplitCoordinatorProvider
 from coordlog.kernel.building import KernelConfig
-from coordlog.messages import DeliverEvent, InjectBarrier
-from coordlog.projections.splits import Assigned, Finished, SplitsState, WithEnumerator
+from coordlog.messages import Accepted, DeliverEvent, InjectBarrier
+from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState, WithEnumerator
 from coordlog.projections.state import Phase
-from coordlog.schemas.builtin import OperatorState, SplitFinished
+from coordlog.schemas.builtin import SkipSplit, SplitFinished, SplitSkipped
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -89,9 +89,13 @@ class PlayedReader:
     def snapshot(self) -> dict[str, bytes]:
         return {"source": json.dumps([self.holds, self.done, self.is_asking]).encode()}
 
-    def restore(self, states: Sequence[OperatorState]) -> None:
-        for one in states:
+    def restore(self, accepted: Accepted) -> None:
+        for one in accepted.states:
             self.holds, self.done, self.is_asking = json.loads(one.state or b"")
+            self.attempt.last_barrier = accepted.restored_checkpoint
+        for name in [one for one in self.holds if one in accepted.skipped_splits]:
+            self.holds.remove(name)
+            self.attempt.skip_split("source", name)
 
 
 def restarting_at_once(config: KernelConfig) -> KernelConfig:
@@ -121,7 +125,7 @@ class Played:
         if state.phase is not Phase.RUNNING or state.subtasks[subtask].completion is not None:
             return
         reader = PlayedReader(self.job.register(subtask))
-        reader.restore(reader.attempt.accepted.states)
+        reader.restore(reader.attempt.accepted)
         self.readers[subtask] = reader
 
     def ask(self, subtask: int) -> None:
@@ -155,6 +159,19 @@ class Played:
             name = reader.holds.pop(0)
             reader.done.append(name)
             reader.attempt.finish_split("source", name)
+
+    def give_up(self, subtask: int) -> None:
+        """The first split that the reader holds cannot be read."""
+        reader = self.readers.get(subtask)
+        if reader is not None and reader.holds:
+            reader.attempt.skip_split("source", reader.holds.pop(0))
+
+    def skip(self, number: int) -> None:
+        """Somebody asks that a split be skipped, wherever it is; who has it begins again."""
+        name = NAMES[len(self.job.history()) * 7 % len(NAMES) - number]
+        self.job.ask("", SkipSplit(split_id=name, why="scripted"))
+        for subtask in [n for n, one in self.readers.items() if one.attempt.is_closed]:
+            del self.readers[subtask]
 
     def work(self, subtask: int) -> None:
         """The attempt does what a reader does: handle all there is, read one split, ask."""
@@ -247,6 +264,8 @@ class Twin:
     ended: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """(last barrier, kept) by split"""
     known: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+    """No reset takes one away."""
     copies: dict[int, Twin] = field(default_factory=dict)
     """By checkpoint: as it was at the cut."""
     cut_sequences: dict[int, int] = field(default_factory=dict)
@@ -256,7 +275,8 @@ class Twin:
         for _, subtask, name in self.assigned:
             assert shown[name] == "enumerator", f"{name} is assigned twice"
             shown[name] = f"{'ended' if name in self.ended else 'with'} {subtask}"
-        return shown
+        skipped = {one for one in self.skipped if one in shown and "ended" not in shown[one]}
+        return {**shown, **dict.fromkeys(skipped, "skipped")}
 
 
 def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
@@ -275,6 +295,8 @@ def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
                 one.last_barrier or 0,
                 one.attributes.get("kept") == "true",
             )
+        if isinstance(value, SplitSkipped):
+            twin.skipped.add(value.split_id)
         if one.kind is Kind.COORDINATOR_CHECKPOINTED and n is not None:
             copies, twin.copies = twin.copies, {}
             copied = copy.deepcopy(twin)
@@ -282,8 +304,9 @@ def twin_of(records: Sequence[Record], chain: Chain) -> Twin:
             twin.cut_sequences[n] = sequence
         if one.kind is Kind.RESET_TO_CHECKPOINT and n is not None:
             copies, cuts = twin.copies, dict(twin.cut_sequences)
+            skipped = twin.skipped
             twin = copy.deepcopy(copies[n]) if n >= 0 else Twin()
-            twin.copies, twin.cut_sequences = copies, cuts
+            twin.copies, twin.cut_sequences, twin.skipped = copies, cuts, skipped
         if one.kind is Kind.SUBTASK_RESET and n is not None:
             cut = twin.cut_sequences.get(n, -1)
             lost = [
@@ -311,6 +334,8 @@ def places_of(state: SplitsState) -> dict[str, str]:
                 shown[name] = f"with {subtask}"
             case Finished(subtask=subtask):
                 shown[name] = f"ended {subtask}"
+            case Skipped():
+                shown[name] = "skipped"
     return shown
 
 
@@ -339,11 +364,13 @@ ACTIONS = (
     *["fail_globally", "crash"],
 )
 
-histories = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.integers(0, PARALLELISM - 1)),
-    min_size=25,
-    max_size=70,
-)
+
+def histories_of(actions: Sequence[str]) -> st.SearchStrategy[list[tuple[str, int]]]:
+    one = st.tuples(st.sampled_from(actions), st.integers(0, PARALLELISM - 1))
+    return st.lists(one, min_size=25, max_size=70)
+
+
+histories = histories_of(ACTIONS)
 
 
 def play(played: Played, history: Sequence[tuple[str, int]]) -> None:
@@ -424,3 +451,32 @@ def test_a_batch_job_that_keeps_finished_splits_finishes_each_once_whatever_fail
             ended.append(value.split_id)
     assert sorted(ended) == list(NAMES)
     assert sorted(name for _, name in played.job.runtime.state.kept_splits) == list(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("J2")
+@pytest.mark.clause("L3")
+@given(
+    history=histories_of((*ACTIONS, "give_up", "skip", "skip")),
+    assignment=st.sampled_from(["pull", "static"]),
+    is_batch=st.booleans(),
+)
+@settings(max_examples=60)
+def test_each_split_is_read_once_or_skipped_for_good_whatever_fails(
+    history: list[tuple[str, int]],
+    assignment: Assignment,
+    is_batch: bool,  # noqa: FBT001, drawn
+) -> None:
+    played = Played(chain_of(assignment, keeps_state_across_splits=True), is_batch=is_batch)
+
+    play(played, history)
+
+    done = done_in_the_end(played)
+    skipped = {name for _, name in played.job.runtime.state.skipped_splits}
+    assert len(set(done)) == len(done)
+    assert set(done) | skipped == set(NAMES)
+    told = [
+        played.chain.payload_types.decode(one.payload_type, one.payload)
+        for one in played.job.history(Kind.FACT)
+    ]
+    assert {one.split_id for one in told if isinstance(one, SplitSkipped)} == skipped

@@ -241,6 +241,7 @@ def test_a_message_to_an_operator_that_nobody_coordinates_fails_its_sender_alone
         "AckEvent",
         "AckCheckpoint",
         "FinishSplit",
+        "SkipSplit",
         "Complete",
         "Fail",
     ]

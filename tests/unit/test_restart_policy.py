@@ -115,6 +115,6 @@ def test_a_split_at_which_attempts_fail_three_times_in_a_row_is_named_as_poison(
         assert job.runtime.state.poison["split_id:part-3"] == n + 1
 
     reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
-    assert ["--skip split:part-3" in one for one in reasons] == [False, False, True]
+    assert ["coordlog skip job --split part-3 " in one for one in reasons] == [False, False, True]
     job.register(0).finish_split("source", "part-3")
     assert "split_id:part-3" not in job.runtime.state.poison

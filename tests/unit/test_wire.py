@@ -25,6 +25,7 @@ from coordlog.messages import (
     Refused,
     Register,
     SendEvent,
+    SkipSplit,
 )
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
 from coordlog.schemas.codec import avro_fingerprint
@@ -102,8 +103,9 @@ GOLDEN: Final[list[tuple[WireMessage, str]]] = [
             parallelism=4,
             is_batch=True,
             states=(OperatorState(operator_id="o", state=b""),),
+            skipped_splits=("s",),
         ),
-        "0e 0264 02 04 01 08 01 02 026f 02 00 00",
+        "0e 0264 02 04 01 08 01 02 026f 02 00 00 02 0273 00",
     ),
     (AlreadyFinished(attempt_number=5), "10 0a"),
     (Refused(reason="no"), "12 046e6f"),
@@ -124,6 +126,10 @@ GOLDEN: Final[list[tuple[WireMessage, str]]] = [
         "26 10616e737765726564 02 12 02 06624031 02 00 00",
     ),
     (CoordinatorAnswer(outcome="refused", reason="no"), "26 0e72656675736564 00 00 00 02 046e6f"),
+    (
+        SkipSplit(operator_id="o", last_barrier=-1, split_id="s", rows=3, reason="no"),
+        "28 026f 01 0273 06 046e6f",
+    ),
 ]
 
 text = st.text(max_size=20)
@@ -163,6 +169,9 @@ messages: Final[st.SearchStrategy[WireMessage]] = st.one_of(
         finished=st.builds(
             SplitFinished, split_id=text, rows=longs, bytes_read=longs, committables=committables
         ),
+    ),
+    st.builds(
+        SkipSplit, operator_id=text, last_barrier=longs, split_id=text, rows=longs, reason=text
     ),
     st.builds(Complete, last_barrier=longs, snapshot=snapshots),
     st.builds(
@@ -211,10 +220,10 @@ def test_each_message_has_the_bytes_of_its_version(message: WireMessage, expecte
     assert decode(bytes.fromhex(expected)) == message
 
 
-def test_the_schema_of_version_2_never_changes() -> None:
+def test_the_schema_of_version_3_never_changes() -> None:
     # Another fingerprint is another version: a new file, and WIRE_VERSION one higher.
-    assert WIRE_VERSION == 2
-    assert f"{avro_fingerprint(WIRE_SCHEMA):016x}" == "425ea7637fefe3e0"
+    assert WIRE_VERSION == 3
+    assert f"{avro_fingerprint(WIRE_SCHEMA):016x}" == "f945454603d97f41"
 
 
 def test_every_field_of_the_schema_says_what_it_is() -> None:
@@ -238,7 +247,7 @@ def test_a_message_that_was_cut_off_is_refused(message: WireMessage, data: st.Da
     encoded = encode(message)
     length = data.draw(st.integers(min_value=0, max_value=len(encoded) - 1))
 
-    with pytest.raises(ValueError, match=r"wire version 2|left over|no message"):
+    with pytest.raises(ValueError, match=r"wire version 3|left over|no message"):
         decode(encoded[:length])
 
 

@@ -1,0 +1,366 @@
+"""Skips: facts of the job that no reset undoes, and who keeps to them (clause J2)."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from coordlog.coordinator import EventFuture
+from coordlog.errors import AttemptNotRunningError, RequestRefusedError
+from coordlog.kernel.building import KernelConfig
+from coordlog.messages import DeliverEvent
+from coordlog.projections.skips import digest_of
+from coordlog.projections.state import Phase
+from coordlog.schemas.builtin import EventSkipped, SkipEvent, SkipRecorded, SkipSplit, SplitSkipped
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import FakeRequest, HandDrivenJob
+from kernel_fakes import Down, NotingProvider, Up
+from kernel_fakes import chain_of as noting_chain
+from split_fakes import (
+    NO_MORE,
+    ask,
+    chain_of,
+    checkpoint,
+    fail_globally,
+    places,
+    pull_of,
+    told,
+    unlisted,
+)
+
+pytestmark = pytest.mark.clause("J2")
+
+SKIPPED = payload_type_of(SplitSkipped).key
+
+
+def job_of(*names: str, is_batch: bool = False, parallelism: int = 1) -> HandDrivenJob:
+    return HandDrivenJob(chain_of(pull_of(*names)), is_batch=is_batch, parallelism=parallelism)
+
+
+def skip(job: HandDrivenJob, split_id: str, why: str = "bad rows") -> FakeRequest:
+    return job.ask("", SkipSplit(split_id=split_id, why=why))
+
+
+def test_a_skip_of_a_waiting_split_is_a_fact_with_its_reason() -> None:
+    job = job_of("a", "b")
+    answer = skip(job, "b").answer()
+
+    assert answer.response == SkipRecorded(was_skipped_before=False)
+    (fact,) = [one for one in job.history(Kind.FACT) if one.payload_type == SKIPPED]
+    assert (fact.operator_id, fact.reason) == ("source", "bad rows")
+    assert places(job) == {"a": "enumerator", "b": "skipped"}
+    asked, said = job.history(Kind.REQUEST, Kind.RESPONSE)
+    assert said.cause == asked.sequence
+    assert said.attributes == {"outcome": "answered"}
+
+
+def test_a_skip_that_is_asked_for_again_is_recorded_once() -> None:
+    job = job_of("a", "b")
+    skip(job, "b")
+    answer = skip(job, "b", "another reason").answer()
+
+    assert answer.response == SkipRecorded(was_skipped_before=True)
+    assert [one.reason for one in job.history(Kind.FACT) if one.payload_type == SKIPPED] == [
+        "bad rows"
+    ]
+
+
+def test_a_skipped_split_is_never_assigned() -> None:
+    job = job_of("a", "b", "c")
+    skip(job, "b")
+    attempt = job.register(0)
+    for _ in range(3):
+        ask(attempt)
+
+    assert told(job, attempt) == ["a", "c", NO_MORE]
+
+
+def test_a_skipped_split_does_not_come_back_with_a_local_failover() -> None:
+    job = job_of("a", "b")
+    first = job.register(0)
+    ask(first)
+    first.skip_split("source", "a", rows=7)
+    assert places(job) == {"a": "skipped, 7 rows", "b": "enumerator"}
+    first.fail()
+
+    assert places(job) == {"a": "skipped", "b": "enumerator"}, "its rows went with the attempt"
+    second = job.register(0)
+    ask(second)
+    ask(second)
+    assert told(job, second) == ["b", NO_MORE]
+    assert second.accepted.skipped_splits == ()
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_skip_survives_a_reset_to_before_the_listing(is_batch: bool) -> None:  # noqa: FBT001, a parameter
+    job = job_of("a", "b", is_batch=is_batch)
+    skip(job, "a")
+    fail_globally(job)
+
+    assert job.history(Kind.RESET_TO_CHECKPOINT)[-1].checkpoint_id == -1
+    assert places(job) == {"a": "skipped", "b": "enumerator"}
+    attempt = job.register(0)
+    ask(attempt)
+    ask(attempt)
+    assert told(job, attempt) == ["b", NO_MORE]
+
+
+def test_a_skip_during_the_listing_is_refused_and_names_the_split() -> None:
+    job = unlisted(chain_of(pull_of("a")))
+
+    with pytest.raises(RequestRefusedError, match=r"no split 'a', or it has not been listed yet"):
+        skip(job, "a").answer()
+
+
+def test_a_reader_that_is_restored_with_a_skipped_split_is_told_and_says_how_far_it_was() -> None:
+    job = job_of("a", "b")
+    first = job.register(0)
+    ask(first)
+    assert checkpoint(job, first) == 1
+    skip(job, "a")
+
+    assert first.is_closed, "whoever has it begins again without it"
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.reason == "split 'a', which it has, is skipped: bad rows"
+    assert job.history(Kind.SUBTASK_RESET)[-1].attributes == {"counted": "false"}
+    assert places(job) == {"a": "skipped, None rows", "b": "enumerator"}
+    second = job.register(0)
+    assert second.accepted.skipped_splits == ("a",)
+    second.last_barrier = 1
+    second.skip_split("source", "a", rows=40, reason="it is skipped")
+    assert places(job) == {"a": "skipped, 40 rows", "b": "enumerator"}
+    newest = [one for one in job.history(Kind.FACT) if one.payload_type == SKIPPED][-1]
+    assert newest.reason == "bad rows", "the reason for which it was skipped, not the reader's"
+    ask(second)
+    ask(second)
+    assert told(job, second) == ["b", NO_MORE]
+
+
+def test_once_a_checkpoint_holds_that_the_reader_let_go_no_attempt_is_told_again() -> None:
+    job = job_of("a", "b")
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    first.skip_split("source", "a", rows=3)
+    assert checkpoint(job, first) == 2
+    first.fail()
+
+    assert job.register(0).accepted.skipped_splits == ()
+    assert places(job)["a"] == "skipped, 3 rows"
+    fail_globally(job)
+    assert places(job)["a"] == "skipped, 3 rows"
+    assert job.register(0).accepted.skipped_splits == ()
+
+
+def test_rows_that_a_reader_gave_after_the_checkpoint_do_not_stay_with_a_global_failover() -> None:
+    job = job_of("a")
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    first.skip_split("source", "a", rows=9)
+    fail_globally(job)
+
+    assert places(job)["a"] == "skipped, None rows"
+    assert job.register(0).accepted.skipped_splits == ("a",)
+
+
+def test_a_skip_survives_the_driver() -> None:
+    job = job_of("a", "b")
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    skip(job, "b")
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log, clock=job.clock)
+
+    assert places(job) == {"a": "with 0", "b": "skipped"}
+    assert job.runtime.state.skipped_splits["source", "b"].reason == "bad rows"
+
+
+def test_a_split_that_is_finished_or_unknown_is_not_skipped() -> None:
+    job = job_of("a")
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.finish_split("source", "a")
+
+    with pytest.raises(RequestRefusedError, match=r"'a' has been read to its end, by subtask 0"):
+        skip(job, "a").answer()
+    with pytest.raises(RequestRefusedError, match=r"there is no split 'x'"):
+        skip(job, "x").answer()
+    assert not [one for one in job.history(Kind.FACT) if one.payload_type == SKIPPED]
+    assert [one.attributes["outcome"] for one in job.history(Kind.RESPONSE)] == ["refused"] * 2
+
+
+def test_what_a_dead_attempt_says_of_a_skip_is_recorded_only() -> None:
+    job = job_of("a")
+    attempt = job.register(0)
+    ask(attempt)
+    job.is_held = True
+    attempt.fail()
+    attempt.skip_split("source", "a")
+    job.release()
+
+    assert places(job) == {"a": "enumerator"}
+    assert "attempt 0 of subtask 0 is over" in [one.reason for one in job.history(Kind.FACT)]
+
+
+def test_a_kept_split_of_a_batch_job_stays_and_a_skipped_one_stays_skipped() -> None:
+    job = job_of("a", "b", "c", is_batch=True)
+    first = job.register(0)
+    ask(first)
+    first.finish_split("source", "a")
+    ask(first)
+    first.skip_split("source", "b")
+    first.fail()
+
+    assert places(job) == {"a": "finished by 0", "b": "skipped", "c": "enumerator"}
+
+
+# --- poison ----------------------------------------------------------------------------------------
+
+
+def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it() -> None:
+    job = job_of("it's here/part-3.csv")
+    for _ in range(3):
+        attempt = job.register(0)
+        attempt.fail("bad row\n" + "x" * 10_000, split_id="it's here/part-3.csv")
+
+    reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
+    assert ["is poison" in one for one in reasons] == [False, False, True]
+    command = reasons[-1].split("`")[1]
+    assert shlex.split(command) == [
+        *("coordlog", "skip", "job", "--split", "it's here/part-3.csv"),
+        *("--reason", "3 attempts in a row failed at it"),
+    ]
+
+
+def test_a_failed_job_s_last_record_has_the_command_whatever_the_tracebacks() -> None:
+    def twice(config: KernelConfig) -> KernelConfig:
+        return replace(config, restarts_max=2)
+
+    job = HandDrivenJob(chain_of(pull_of("a")), configure=twice)
+    for _ in range(3):
+        job.register(0).fail("bad row\n" + "x" * 10_000, split_id="a")
+
+    (failed,) = job.history(Kind.JOB_FAILED)
+    assert "`coordlog skip job --split a --reason" in str(failed.reason)
+
+
+def test_a_skip_ends_the_count_of_failures() -> None:
+    job = job_of("a", "b")
+    for _ in range(2):
+        job.register(0).fail(split_id="a")
+    assert job.runtime.state.poison["split_id:a"] == 2
+    skip(job, "a")
+    assert "split_id:a" not in job.runtime.state.poison
+
+
+# --- events ----------------------------------------------------------------------------------------
+
+
+def skip_event(job: HandDrivenJob, sequence: int) -> FakeRequest:
+    (record,) = [one for one in job.history() if one.sequence == sequence]
+    assert record.subtask is not None
+    return job.ask(
+        "",
+        SkipEvent(
+            operator_id=str(record.operator_id),
+            subtask=record.subtask,
+            skipped=EventSkipped(
+                event_sequence=sequence,
+                is_down=record.kind is Kind.EVENT_TO_SUBTASK,
+                event_type=str(record.payload_type),
+                digest=digest_of(record.payload or b""),
+            ),
+            why="it kills them",
+        ),
+    )
+
+
+def test_a_skipped_event_to_a_subtask_is_not_delivered_again_and_counts_as_processed() -> None:
+    provider = NotingProvider()
+    done: list[str] = []
+
+    def note(future: EventFuture) -> None:
+        try:
+            future.result()
+            done.append("processed")
+        except AttemptNotRunningError:
+            done.append("failed")
+
+    provider.on["ready"] = lambda c, *_: c.gateways[0].send_event(Down(n=1)).add_done_callback(note)
+    job = HandDrivenJob(noting_chain(provider))
+    job.register(0).fail()
+    sent = job.history(Kind.EVENT_TO_SUBTASK)[0]
+    assert done == ["failed"]
+    answer = skip_event(job, sent.sequence or 0).answer()
+    assert answer.response == SkipRecorded(was_skipped_before=False)
+    second = job.register(0)
+
+    assert second.got(DeliverEvent) == []
+    assert done == ["failed", "processed"]
+    acked = job.history(Kind.EVENT_ACKED)[-1]
+    assert acked.reason == "not delivered: it is skipped: it kills them"
+    assert job.trigger() == 1, "a checkpoint does not wait for it"
+    second.ack_checkpoint(1)
+    assert job.runtime.state.last_checkpoint == 1
+
+
+def test_another_event_of_its_type_and_one_to_another_subtask_are_delivered() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(noting_chain(provider), parallelism=2)
+    provider.on["ready"] = lambda c, subtask, *_: (
+        c.gateways[subtask].send_event(Down(n=1)),
+        c.gateways[subtask].send_event(Down(n=2)),
+    )
+    job.register(0).fail()
+    skip_event(job, job.history(Kind.EVENT_TO_SUBTASK)[0].sequence or 0)
+
+    assert len(job.register(0).got(DeliverEvent)) == 1
+    assert len(job.register(1).got(DeliverEvent)) == 2
+
+
+def test_an_event_whose_handling_raises_three_times_is_poison_and_skipped_at_redelivery() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(noting_chain(provider))
+    attempt = job.register(0)
+    assert job.trigger() == 1
+    attempt.send("source", Up(n=5))  # between the coordinator's cut and the barrier: channel state
+    attempt.ack_checkpoint(1)
+    assert job.runtime.state.last_checkpoint == 1
+
+    def refuse(*_: object) -> None:
+        raise ValueError("not this one")
+
+    provider.on["event"] = refuse
+    fail_globally(job)
+    failures = job.history(Kind.GLOBAL_FAILURE)[1:]
+    sent = job.history(Kind.EVENT_TO_COORDINATOR)[0]
+    assert {one.attributes["event_sequence"] for one in failures} == {str(sent.sequence)}
+    command = f"coordlog skip job --event {sent.sequence} "
+    assert [command in str(one.reason) for one in failures[:3]] == [False, False, True]
+    skip_event(job, sent.sequence or 0)
+    handled = len(provider.said("event"))
+    job.advance(600)
+
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert len(provider.said("event")) == handled
+    again = job.history(Kind.EVENT_REDELIVERED)[-1]
+    assert again.reason == "not handled: it is skipped: it kills them"
+
+
+def test_a_skipped_event_that_is_sent_again_is_recorded_and_not_handled() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(noting_chain(provider))
+    attempt = job.register(0)
+    attempt.send("source", Up(n=5))
+    skip_event(job, job.history(Kind.EVENT_TO_COORDINATOR)[0].sequence or 0)
+    attempt.send("source", Up(n=5))
+    attempt.send("source", Up(n=6))
+
+    assert len(provider.said("event")) == 2
+    refused = [one for one in job.history(Kind.FACT) if one.subtask == 0 and one.reason]
+    assert "event test.up@1 is skipped: it kills them" in [one.reason for one in refused]
