@@ -334,6 +334,8 @@ class JobState:
     """Failures in a row by event or split, as in `split_id:part-3` or `event:RATE@1/9f…`."""
     projections: Map[str, Any] = field(default_factory=Map)
     """By operator id: the states of event-sourced coordinators."""
+    opening: Map[str, Any] | None = None
+    """These, where the job was last opened again: what the virtual empty checkpoint holds then."""
 
     @property
     def is_restoring(self) -> bool:

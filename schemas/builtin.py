@@ -16,6 +16,7 @@ __all__ = [
     "OperatorState",
     "Refused",
     "SplitFinished",
+    "StopRequested",
     "SubtaskSnapshot",
     "WorkDone",
 ]
@@ -126,6 +127,16 @@ class Refused(Payload):
     what: str
 
 
+@fact("coordlog.stop_requested", version=1)
+class StopRequested(Payload):
+    """The driver was told to stop."""
+
+    by: str
+    """The signal's name, or `stop` where code asked for it."""
+    with_checkpoint: bool
+    is_at_once: bool
+
+
 @fact("coordlog.work_done", version=1)
 class WorkDone(Payload):
     """A timer of a coordinator fired, or its work ended with an error; the record names the turn and the call in it."""
@@ -140,6 +151,7 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     CheckpointTriggered,
     Refused,
     SplitFinished,
+    StopRequested,
     WorkDone,
 )
 """The types that records name; the others stand inside these."""

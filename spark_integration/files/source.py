@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import pyarrow as pa
 
 from coordlog.chain import SourceSpec
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
@@ -22,7 +22,13 @@ from .csv_schema import settle_csv_schema
 from .listing import InputFiles, ListedFile
 from .parquet_rows import parquet_row_groups, settle_parquet_schema
 from .payloads import FileSplit
-from .reader import FileReader, FileReaderOptions, encode_schema, merge_reader_states
+from .reader import (
+    FileReader,
+    FileReaderOptions,
+    decode_schema,
+    encode_schema,
+    merge_reader_states,
+)
 
 __all__ = ["FileSource"]
 
@@ -133,7 +139,10 @@ class FileSource:
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=SplitCoordinatorProvider(
-                operator_id, discover=self.discover, assignment=self._assignment
+                operator_id,
+                discover=self.discover,
+                discover_again=self.discover_again,
+                assignment=self._assignment,
             ),
         )
 
@@ -152,7 +161,37 @@ class FileSource:
             SourceError: There is nothing to read, or the files do not fit together.
         """
         listed = self._files.list()
-        arrow_schema = encode_schema(self._settle(listed))
+        return self._splits_of(listed, self._settle(listed))
+
+    def discover_again(self, known: Sequence[Split]) -> SplitsDiscovered:
+        """List the files that are not of `known`, the splits of an opening of the job that has ended.
+
+        Their schema is the one that was settled then. Files that have gone since are not missed:
+        their rows are committed. Blocks; runs on a worker.
+
+        Raises:
+            SourceError: A file of `known` has another length now, or a new one does not fit.
+        """
+        before = [cast("FileSplit", _SPLIT.decode(one.content)) for one in known]
+        sizes = {one.path: one.size_bytes for one in before}
+        listed = self._files.list(allow_none=True)
+        for one in listed:
+            size_bytes = sizes.get(one.path, -1)
+            if min(size_bytes, one.size_bytes) >= 0 and size_bytes != one.size_bytes:
+                raise SourceError(
+                    one.path,
+                    f"it has {one.size_bytes} bytes; it had {size_bytes} when the job read it, and "
+                    "its rows are committed",
+                    "put what is new into a file of its own, and this one back as it was",
+                )
+        new = [one for one in listed if one.path not in sizes and one.size_bytes != 0]
+        if not new:
+            return SplitsDiscovered(splits=[], is_complete=True)
+        schema = self._schema or decode_schema(before[0].arrow_schema)
+        return self._splits_of(new, self._settle(new, schema))
+
+    def _splits_of(self, listed: Sequence[ListedFile], schema: pa.Schema) -> SplitsDiscovered:
+        arrow_schema = encode_schema(schema)
         splits = [
             Split(
                 split_id=split_id,
@@ -172,10 +211,11 @@ class FileSource:
         ]
         return SplitsDiscovered(splits=splits, is_complete=True)
 
-    def _settle(self, listed: Sequence[ListedFile]) -> pa.Schema:
+    def _settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
+        schema = self._schema if given is None else given
         if self._is_csv:
-            return settle_csv_schema(self._files, listed, self._csv, self._schema)
-        return settle_parquet_schema(self._files, listed, self._schema)
+            return settle_csv_schema(self._files, listed, self._csv, schema)
+        return settle_parquet_schema(self._files, listed, schema)
 
     def _cut(self, one: ListedFile) -> Iterator[tuple[str, int, int]]:
         if self._is_csv:
