@@ -8,6 +8,7 @@ import os
 import platform
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from coordlog.chain import Chain
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
-from coordlog.limits import REQUEST_TIMEOUT_S, STOP_TIMEOUT_S
+from coordlog.kernel.inputs import StopAsked
+from coordlog.limits import REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
@@ -44,6 +46,8 @@ __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings
 
 _log = logging.getLogger(__name__)
 
+_STOP_LOOK_S = 0.02
+
 
 class JobStatus(enum.Enum):
     """How a driver ended."""
@@ -65,6 +69,8 @@ class JobResult:
     seconds: float
     skipped_splits: tuple[SkippedSplit, ...] = ()
     """All that the job has ever skipped, by operator and split id (clause J2)."""
+    stop_checkpoint: int | None = None
+    """The checkpoint that a stop has taken; None where there was no stop, or it could take none in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,8 @@ class DriverOptions:
     """Operators that the job no longer has and whose state may go (clause E8)."""
     is_take_over: bool = False
     """Take a live driver's place."""
+    is_again: bool = False
+    """Open the job again, where it has finished."""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     restarts_max: int | None = None
     restart_window_s: float | None = None
@@ -143,6 +151,7 @@ class JobDriver:
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
         self._is_stopped = False
+        self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
         self._is_begun = False
 
@@ -175,9 +184,10 @@ class JobDriver:
             parallelism=options.parallelism,
             mode=mode,
             restore=options.restore,
+            is_again=options.is_again,
             allow_non_restored_state=options.allow_non_restored_state,
         )
-        if made.state.phase is Phase.FINISHED:
+        if made.state.phase is Phase.FINISHED and not options.is_again:
             self._tell_restored("finished", made, began_s)
             self._state = made.state
             return
@@ -188,8 +198,15 @@ class JobDriver:
         made.catch_up(self._job_log, appender.end_offset)
         self._surroundings.took_over()
         self._check_still_fits(made, mode)
-        restore, given = first_input(made.state, self._chain, restore=options.restore)
+        restore, given = first_input(
+            made.state, self._chain, restore=options.restore, is_again=options.is_again
+        )
         self._tell_restored(restore, made, began_s)
+        if restore == "finished":
+            # Another driver has ended it since this one read the log.
+            self._state = made.state
+            appender.close()
+            return
         runtime = Runtime(
             chain=self._chain,
             config=self._config(projection, made.state),
@@ -293,6 +310,7 @@ class JobDriver:
             parallelism=self._options.parallelism,
             mode=mode,
             restore=self._options.restore,
+            is_again=self._options.is_again,
             allow_non_restored_state=self._options.allow_non_restored_state,
         )
 
@@ -331,6 +349,7 @@ class JobDriver:
             last_checkpoint=state.last_checkpoint,
             skipped_splits=tuple(sorted_values(state.skipped_splits)),
             seconds=time.monotonic() - self._began_s,
+            stop_checkpoint=self._stop_checkpoint,
         )
 
     def request(
@@ -356,24 +375,53 @@ class JobDriver:
         if runtime is not None:
             self._mailbox.post(lambda: _ignored(runtime.trigger_checkpoint()))
 
-    def stop(self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the driver, after a checkpoint and its commits where asked for; any thread. `wait` then returns."""
+    def stop(
+        self, *, with_checkpoint: bool, timeout_s: float = STOP_TIMEOUT_S, by: str = "stop"
+    ) -> None:
+        """End the driver, after a checkpoint and its commits where asked for; any thread. `wait` then returns.
+
+        Args:
+            with_checkpoint: Whether to take one first; in batch there is none.
+            timeout_s: A checkpoint that is not whole by then is not waited for.
+            by: Who asks, for the history: a signal's name.
+        """
         runtime = self._runtime
         if runtime is None:
             return
-        self._mailbox.post(runtime.begin_stop)
-        if with_checkpoint and not self._options.is_batch:
+        is_wanted = with_checkpoint and not self._options.is_batch
+        until = time.monotonic() + timeout_s
+        self._record_stop(runtime, by, is_wanted=is_wanted, is_at_once=False)
+        if is_wanted:
             before = runtime.state.last_checkpoint
-            self.trigger_checkpoint()
-            until = time.monotonic() + timeout_s
-            while time.monotonic() < until and not self._mailbox.wait(0.02):
+            while time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
                 state = runtime.state
                 is_told = state.owed_complete is None and not state.intents
                 if state.last_checkpoint > before and is_told:
+                    self._stop_checkpoint = state.last_checkpoint
                     break
+                is_vacant = state.live_count + state.finished_count < state.parallelism
+                if is_vacant and not runtime.is_stage_running:
+                    break  # nobody is there to ack a barrier, and no stage will be started
                 if not state.pending and state.last_checkpoint == before:
                     self.trigger_checkpoint()
         self._mailbox.end()
+
+    def end_at_once(self, *, by: str) -> None:
+        """End the driver without a checkpoint, whatever `stop` waits for. Any thread; `wait` then returns."""
+        runtime = self._runtime
+        if runtime is not None:
+            self._record_stop(runtime, by, is_wanted=False, is_at_once=True)
+            self._mailbox.end()
+
+    def _record_stop(self, runtime: Runtime, by: str, *, is_wanted: bool, is_at_once: bool) -> None:
+        """Have it in the history, unless the log takes too long."""
+        given = StopAsked(by=by, with_checkpoint=is_wanted, is_at_once=is_at_once)
+        recorded = threading.Event()
+        self._mailbox.post(lambda: runtime.begin_stop(given, recorded.set))
+        until = time.monotonic() + STOP_RECORD_S
+        while time.monotonic() < until and not self._mailbox.wait(0):
+            if recorded.wait(_STOP_LOOK_S):
+                return
 
     @property
     def state(self) -> JobState | None:

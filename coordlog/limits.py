@@ -146,6 +146,9 @@ TAKE_OVER_PROBE_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 60.0
 """How long a stop with a checkpoint may take before it stops without one."""
 
+STOP_RECORD_S: Final = 2.0
+"""How long a stop that takes no checkpoint waits for the log to hold that it was asked for."""
+
 REQUEST_TIMEOUT_S: Final = 60.0
 """How long a client waits for a coordinator's answer unless it says so, and the longest that an endpoint lets it."""
 

@@ -121,12 +121,10 @@ def _left_behind(
     ]
     if mode == "rollback":
         left += _in_checkpoint(state)
+    elif mode == "again":
+        left += [*_coordinated(there), *_in_checkpoint(state)]
     elif mode == "resume":
-        left += [
-            _Left(operator_id, "its coordinator's, as the log tells it")
-            for operator_id, one in there.items()
-            if one["coordinated"]
-        ]
+        left += _coordinated(there)
         for subtask in sorted_values(state.subtasks):
             if subtask.completion is None:
                 continue
@@ -140,6 +138,14 @@ def _left_behind(
             left += [_Left(one.operator_id, what) for one in kept.committables]
         left += _in_checkpoint(state)
     return left
+
+
+def _coordinated(there: Mapping[str, Mapping[str, object]]) -> Sequence[_Left]:
+    return [
+        _Left(operator_id, "its coordinator's, as the log tells it")
+        for operator_id, one in there.items()
+        if one["coordinated"]
+    ]
 
 
 def _in_checkpoint(state: JobState) -> Sequence[_Left]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
-from coordlog.kernel.inputs import Input, Resume, Rollback, Start
+from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.log.protocol import Place
 from coordlog.operators_fit import check_operators, describe_operators
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 RestoreMode = str
-"""`start`, `resume`, `rollback`, `settle` or `finished`."""
+"""`start`, `resume`, `rollback`, `settle`, `again` or `finished`."""
 
 _PROGRESS_EVERY = 50_000
 _LOOK_EVERY = 100
@@ -246,6 +246,7 @@ def check_fits(
     parallelism: int,
     mode: str,
     restore: str | None = None,
+    is_again: bool = False,
     allow_non_restored_state: Collection[str] = (),
 ) -> None:
     """Refuse a job that its history does not fit, naming the difference (clauses E7 to E9).
@@ -257,10 +258,12 @@ def check_fits(
         parallelism: How many subtasks it is to have.
         mode: `batch` or `streaming`.
         restore: As the user says; None for the mode's default.
+        is_again: Whether a job that has finished is opened again.
         allow_non_restored_state: Operators that the job no longer has and whose state may go.
 
     Raises:
         RestoreError: Before anything was appended.
+        OptionError: A resume was asked for, or an opening again, and cannot be had.
     """
     if state.epoch == -1:
         return
@@ -273,19 +276,21 @@ def check_fits(
     for what in ("job_id", "mode"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
-    way, _ = first_input(_as_taken_over(state), chain, restore=restore)
+    way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
     check_operators(job_id, state, chain, mode=way, allowed=allow_non_restored_state)
     if len(state.subtasks) != parallelism:
-        _check_parallelism(job_id, state, chain, parallelism, restore)
+        _check_parallelism(job_id, state, chain, parallelism, way)
 
 
 def _check_parallelism(
-    job_id: str, state: JobState, chain: Chain, parallelism: int, restore: str | None
+    job_id: str, state: JobState, chain: Chain, parallelism: int, mode: RestoreMode
 ) -> None:
-    """Only a rollback can change it: what subtasks kept that there are no more goes to those that are left."""
+    """Only a rollback and an opening again can change it.
+
+    What subtasks kept that there are no more goes to those that are left.
+    """
     was = len(state.subtasks)
     there, here = str(was), str(parallelism)
-    mode, _ = first_input(_as_taken_over(state), chain, restore=restore)
     if mode in ("resume", "settle"):
         advice = (
             f"run it with parallelism {was} until it has ended"
@@ -294,7 +299,7 @@ def _check_parallelism(
         )
         raise RestoreError(job_id, "parallelism", there, here, advice)
     checkpoint = state.completed.get(state.last_checkpoint)
-    if mode != "rollback" or checkpoint is None:
+    if mode not in ("rollback", "again") or checkpoint is None:
         return
     for link in chain.links:
         if link.merge_states is not None:
@@ -331,7 +336,7 @@ def _count_states(
 
 
 def first_input(
-    state: JobState, chain: Chain, *, restore: str | None = None
+    state: JobState, chain: Chain, *, restore: str | None = None, is_again: bool = False
 ) -> tuple[RestoreMode, Input | None]:
     """How a new reign goes on, from the state with its `EPOCH_STARTED` applied.
 
@@ -339,12 +344,13 @@ def first_input(
         state: With this reign's `EPOCH_STARTED`.
         chain: The job's.
         restore: `rollback` or `resume` where the user says so; None for the mode's default.
+        is_again: Whether a job that has finished is opened again.
 
     Raises:
-        OptionError: A resume was asked for, and cannot be had.
+        OptionError: A resume was asked for, or an opening again, and cannot be had.
     """
     if state.phase is Phase.FINISHED:
-        return "finished", None
+        return _after_the_end(chain, is_again=is_again)
     if state.phase is Phase.ENDING:
         return "settle", None
     before = state.resumed_phase
@@ -353,15 +359,32 @@ def first_input(
     why_not = None
     if before in (Phase.FAILING, Phase.FAILED):
         why_not = f"the log ends with the job {before.value}"
-    elif any(provider.projection is None for provider in chain.coordinators):
-        kept = [p.operator_id for p in chain.coordinators if p.projection is None]
-        why_not = f"the coordinators of {', '.join(kept)} are not event-sourced"
+    else:
+        why_not = _not_event_sourced(chain)
     wanted = restore or ("resume" if state.is_batch else "rollback")
     if wanted == "resume" and why_not is None:
         return "resume", Resume()
     if restore == "resume":
         raise OptionError("restore", restore, f"'rollback': {why_not}")
     return "rollback", Rollback(checkpoint_id=state.last_checkpoint, is_failover=False)
+
+
+def _after_the_end(chain: Chain, *, is_again: bool) -> tuple[RestoreMode, Input | None]:
+    if not is_again:
+        return "finished", None
+    why_not = _not_event_sourced(chain)
+    if why_not is not None:
+        raise OptionError(
+            "again",
+            "given",
+            f"left out: {why_not}, and what they knew at the end is not in the log",
+        )
+    return "again", Reopen()
+
+
+def _not_event_sourced(chain: Chain) -> str | None:
+    kept = [p.operator_id for p in chain.coordinators if p.projection is None]
+    return f"the coordinators of {', '.join(kept)} are not event-sourced" if kept else None
 
 
 def restored_from(state: JobState, mode: RestoreMode) -> int:

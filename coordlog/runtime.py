@@ -28,6 +28,7 @@ from coordlog.kernel.inputs import (
     RequestOutcome,
     Respond,
     Rollback,
+    StopAsked,
     WorkDone,
 )
 from coordlog.kernel.outputs import (
@@ -716,9 +717,15 @@ class Runtime:
 
         self._timers.call_later(delay_s, retry)
 
-    def begin_stop(self) -> None:
-        """No new stage, no periodic checkpoint any more."""
+    def begin_stop(self, given: StopAsked, released: Callable[[], None]) -> None:
+        """No new stage, no periodic checkpoint any more; `released` is called once the log has it."""
         self._is_stopping = True
+        if self.outcome is None and not self.state.is_over:
+            self.handle(given)
+        turn = self._turn_of_effects()
+        turn.effects.append(released)
+        self._waiting.append(turn)
+        self._release_ready()
 
     # --- timers ---------------------------------------------------------------------------------
     def next_timer_s(self) -> float | None:

@@ -24,6 +24,7 @@ from . import checkpoint_records as checkpoints
 from . import skips
 from .evolving import evolve
 from .lifecycles import JOB
+from .opening import is_opened_again, opened_again, with_opening
 from .operator_projection import OperatorProjection
 from .state import JobState, OpenIntent, Phase, sorted_items
 
@@ -102,7 +103,8 @@ class JobProjection:
         place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
         if phase is not None:
             place["phase"] = phase
-        return self._project(state, changed, record, value)
+        projected = self._project(state, changed, record, value)
+        return with_opening(projected, record) if is_opened_again(record) else projected
 
     def _value(self, record: Record) -> Payload | None:
         """The record's payload, where somebody here looks into it."""
@@ -128,7 +130,8 @@ class JobProjection:
         return state if typed is None else typed(state, record, value)
 
     def _reset(self, state: JobState, record: Record) -> JobState:
-        return checkpoints.reset_to_checkpoint(state, record, self._initial)
+        initial = self._initial if state.opening is None else state.opening
+        return checkpoints.reset_to_checkpoint(state, record, initial)
 
     def _project(
         self, before: JobState, state: JobState, record: Record, value: Payload | None
@@ -152,7 +155,7 @@ class JobProjection:
             return state  # for a coordinator that was closed: recorded only (clause A6)
         if record.operator_id is not None:
             return self._project_one(state, record.operator_id, record, value)
-        if record.kind in _FOR_ALL_OPERATORS:
+        if record.kind in _FOR_ALL_OPERATORS or is_opened_again(record):
             for operator_id in self._operators:
                 state = self._project_one(state, operator_id, record, value)
         if record.kind is Kind.RESET_TO_CHECKPOINT:
@@ -234,13 +237,15 @@ def _type_registered(state: JobState, record: Record) -> JobState:
 
 
 def _coordinators_started(state: JobState, record: Record) -> JobState:
-    is_resume = record.attributes.get("restore") == "resume"
-    has_checkpoint = state.last_checkpoint != NO_CHECKPOINT
+    is_resume, is_again = record.attributes.get("restore") == "resume", is_opened_again(record)
+    if is_again:
+        state = opened_again(state)
+    is_owed = (is_resume or is_again) and state.last_checkpoint != NO_CHECKPOINT
     return evolve(
         state,
         stale=state.stale if is_resume else (),
-        is_restore_owed=is_resume and has_checkpoint,
-        owed_complete=state.last_checkpoint if is_resume and has_checkpoint else None,
+        is_restore_owed=is_owed,
+        owed_complete=state.last_checkpoint if is_owed else None,
     )
 
 

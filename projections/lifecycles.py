@@ -34,11 +34,12 @@ JOB: Final[Mapping[Phase, Mapping[Kind, Phase]]] = {
         Kind.JOB_FAILED: Phase.FAILED,
         Kind.JOB_FINISHED: Phase.FINISHED,
     },
-    Phase.FINISHED: {},
+    Phase.FINISHED: {Kind.COORDINATORS_STARTED: Phase.RUNNING},
     Phase.FAILED: {},
 }
 """Phase, record, next phase. `EPOCH_STARTED` leads from every phase to STARTING (a finished or failed job apart, which
-only a new reign's first turn leaves), and a batch job's last `SUBTASK_COMPLETED` from RUNNING to ENDING."""
+only a new reign's first turn leaves; a finished one only where it is opened again), and a batch job's last
+`SUBTASK_COMPLETED` from RUNNING to ENDING."""
 
 HANDLED_IN: Final[frozenset[Phase]] = frozenset({Phase.RUNNING})
 """Where what attempts send is handled; elsewhere it is recorded only."""

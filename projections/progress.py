@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
@@ -12,6 +12,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import split_ids
 from .evolving import evolve
+from .opening import is_opened_again
 from .payload_json import Fields, PayloadReader
 from .state import sorted_items
 
@@ -90,6 +91,12 @@ class Progress:
     failures: int = 0
     """Local and global failovers that a failure caused."""
     last_failure: str | None = None
+    openings: int = 1
+    """How often the job was opened: by its first run, and again after it had finished."""
+    rows_before: int = 0
+    """Published before it was last opened again."""
+    files_before: int = 0
+    """Published before it was last opened again."""
 
     @property
     def splits_known(self) -> int:
@@ -176,6 +183,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
                 bytes_published=state.bytes_published + _number(fields, "size_bytes"),
             )
         case Kind.COORDINATORS_STARTED:
+            if is_opened_again(record):
+                state = _opened_again(state)
             return evolve(state, end=JobEnd.OPEN, ended_us=None)
         case Kind.GLOBAL_FAILURE:
             return evolve(state, failures=state.failures + 1, last_failure=record.reason)
@@ -240,6 +249,22 @@ def _attempt(state: Progress, record: Record) -> Progress:
         attempts_lost=state.attempts_lost + (1 if is_live else 0),
         failures=state.failures + (1 if is_live else 0),
         last_failure=record.reason if is_live else state.last_failure,
+    )
+
+
+def _opened_again(state: Progress) -> Progress:
+    """What is finished is committed: no reset gives it back any more."""
+    finished = state.finished
+    for split_id, work in sorted_items(finished):
+        settled = replace(work, last_barrier=NO_CHECKPOINT - 1, is_kept=True)
+        finished = finished.set(split_id, settled)
+    return evolve(
+        state,
+        finished=finished,
+        is_listing_complete=False,
+        openings=state.openings + 1,
+        rows_before=state.rows_published,
+        files_before=state.files_published,
     )
 
 

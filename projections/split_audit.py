@@ -206,6 +206,9 @@ class SplitFold:
                 self._parallelism = int(record.attributes.get("parallelism", "1"))
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
+                # All is committed: where the job is opened again, no reset gives any of it back.
+                self._of_subtask.clear()
+                self._uncommitted.clear()
             case _:
                 self._of_checkpoint(record)
         if fields is not None and fields.get("committables"):

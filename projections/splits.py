@@ -153,6 +153,8 @@ class SplitsState:
     passed_over: tuple[int, ...] = ()
     """The ordinals below `fresh_from` that are with it too: given back, or passed over. Rising."""
     is_discovery_complete: bool = False
+    listed_before: int = 0
+    """How many splits the listings before this opening of the job have found: their rows are committed."""
     readers: Map[int, ReaderState] = field(default_factory=Map)
     """By subtask; those that nothing has happened to are missing: use `reader`."""
     cuts: Map[int, int] = field(default_factory=Map)
@@ -237,6 +239,8 @@ def _apply(state: SplitsState, record: Record, value: Payload | None) -> SplitsS
             return _subtask_completed(state, record)
         case Kind.RESET_TO_CHECKPOINT:
             return _reset_to_checkpoint(state, record)
+        case Kind.COORDINATORS_STARTED:
+            return _opened_again(state, record)
         case _:
             return state
 
@@ -276,8 +280,25 @@ def _listing_started(state: SplitsState) -> SplitsState:
     """Forget what is left of a listing that its driver could not end. Nothing of it is assigned."""
     if state.is_discovery_complete:
         return state
-    assert state.fresh_from == 0, "a listing is complete before anything of it is assigned"
-    return replace(state, splits=Map(), by_ordinal=Map())
+    first = state.listed_before
+    assert state.fresh_from <= first, "a listing is complete before anything of it is assigned"
+    splits, by_ordinal = state.splits, state.by_ordinal
+    for ordinal in range(first, len(splits)):
+        splits, by_ordinal = splits.delete(by_ordinal[ordinal]), by_ordinal.delete(ordinal)
+    return replace(state, splits=splits, by_ordinal=by_ordinal)
+
+
+def _opened_again(state: SplitsState, record: Record) -> SplitsState:
+    """The job is opened again after its end: list anew; what is known stays where it is."""
+    return replace(
+        state,
+        is_discovery_complete=False,
+        listed_before=len(state.splits),
+        readers=Map(),
+        cuts=Map(),
+        last_cut=_required(record.sequence),
+        parallelism=None,
+    )
 
 
 def _requested(state: SplitsState, record: Record) -> SplitsState:

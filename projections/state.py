@@ -367,6 +367,8 @@ class JobState:
     """By `projections.skips.event_key`. No reset puts them back."""
     projections: Map[str, Any] = field(default_factory=Map)
     """By operator id: the states of event-sourced coordinators."""
+    opening: Map[str, Any] | None = None
+    """These, where the job was last opened again: what the virtual empty checkpoint holds then."""
 
     @property
     def is_restoring(self) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "SkipSplit",
     "SplitFinished",
     "SplitSkipped",
+    "StopRequested",
     "SubtaskSnapshot",
     "WorkDone",
 ]
@@ -131,6 +132,16 @@ class Refused(Payload):
     what: str
 
 
+@fact("coordlog.stop_requested", version=1)
+class StopRequested(Payload):
+    """The driver was told to stop."""
+
+    by: str
+    """The signal's name, or `stop` where code asked for it."""
+    with_checkpoint: bool
+    is_at_once: bool
+
+
 @fact("coordlog.work_done", version=1)
 class WorkDone(Payload):
     """A timer of a coordinator fired, or its work ended with an error; the record names the turn and the call in it."""
@@ -201,6 +212,7 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     SkipSplit,
     SplitFinished,
     SplitSkipped,
+    StopRequested,
     WorkDone,
 )
 """The types that records name; the others stand inside these."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.driver import DriverOptions, JobDriver, JobResult
+from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
     CHECKPOINT_TIMEOUT_S,
@@ -22,7 +27,7 @@ from coordlog.requests import Answer
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Record
+from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .session import plain_interrupts
 from .surroundings import SparkSurroundings
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Job", "Operators", "check_job_id"]
+
+_log = logging.getLogger(__name__)
+
+_STATUS_BASE = 128
+"""A process that a signal has ended has this and its number as exit status."""
 
 _JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
@@ -66,11 +76,14 @@ class Job:
         restore: `rollback` or `resume`; by default what the mode says.
         allow_non_restored_state: Operators that the job no longer has and whose state may go; else it is refused.
         take_over: Take a live driver's place.
+        again: Open the job again, where it has finished: what its source has since is read, what is
+            committed stays.
         restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
         restart_window_s: Seconds.
         checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
         registration_timeout_s: How long a subtask may be without an attempt.
         log_timeout_s: How long the job waits for its log before it ends.
+        stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
         on_restored: Told how the job goes on, before it does.
         on_progress: While the history is folded: the offset reached, and the high watermark.
         on_waiting: While the log does not answer: seconds waited, the last error.
@@ -96,11 +109,13 @@ class Job:
         restore: str | None = None,
         allow_non_restored_state: Sequence[str] = (),
         take_over: bool = False,
+        again: bool = False,
         restarts_max: int | None = None,
         restart_window_s: float | None = None,
         checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_waiting: Callable[[float, str], None] | None = None,
@@ -112,6 +127,7 @@ class Job:
         _check_range("checkpoint_timeout_s", checkpoint_timeout_s, 0.1, 86_400)
         _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
         _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
+        _check_range("stop_timeout_s", stop_timeout_s, 0, 86_400)
         if restart_window_s is not None:
             _check_range("restart_window_s", restart_window_s, 1, 86_400)
         if restarts_max is not None:
@@ -119,7 +135,7 @@ class Job:
         if restore not in (None, "rollback", "resume"):
             raise OptionError("restore", restore, "'rollback' or 'resume'")
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
-        self.is_batch = batch
+        self.is_batch, self._stop_timeout_s = batch, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         patience = Patience(log_timeout_s=log_timeout_s)
@@ -132,6 +148,7 @@ class Job:
             restore=restore,
             allow_non_restored_state=tuple(allow_non_restored_state),
             is_take_over=take_over,
+            is_again=again,
             restarts_max=restarts_max,
             restart_window_s=restart_window_s,
             runtime=RuntimeOptions(
@@ -146,9 +163,14 @@ class Job:
         self._driver: JobDriver | None = None
 
     def run(self, spark: SparkSession) -> JobResult:
-        """Run to the end. Ctrl-C stops it, with a checkpoint in streaming, and is raised again.
+        """Run to the end, or until told to stop.
+
+        Ctrl-C, a notebook's interrupt and SIGTERM stop it, in streaming with a checkpoint, within
+        `stop_timeout_s`; a second one at once. Both are in the history. Only on the main thread.
 
         Raises:
+            KeyboardInterrupt: It has been stopped by Ctrl-C, or a notebook's interrupt.
+            SystemExit: By SIGTERM; with status 143.
             JobFailedError: The job has ended as failed.
             RestoreError: Refused, before anything was appended.
             DriverAliveError: A live driver holds the job.
@@ -156,17 +178,29 @@ class Job:
             LogError: The log.
             EnvironmentSetupError: Too few slots, a Spark that cannot run it.
         """
-        self.start(spark)
+        # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
+        with plain_interrupts(), _terminable():
+            self.start(spark)
+            return self._run_until_stopped()
+
+    def _run_until_stopped(self) -> JobResult:
         try:
-            # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
-            with plain_interrupts():
-                while True:
-                    result = self.wait(0.5)
-                    if result is not None:
-                        return result
-        except KeyboardInterrupt:
-            self.stop(with_checkpoint=not self.is_batch)
-            self.wait()
+            while True:
+                result = self.wait(0.5)
+                if result is not None:
+                    return result
+        except (KeyboardInterrupt, SystemExit) as told:
+            by = _signal_of(told)
+            _log.warning(
+                "job %s is told to stop by %s; the same again ends it at once", self.job_id, by
+            )
+            try:
+                self.stop(with_checkpoint=not self.is_batch, by=by)
+            except (KeyboardInterrupt, SystemExit) as again:
+                self._started().end_at_once(by=_signal_of(again))
+            result = self.wait()
+            assert result is not None, "without a limit it waits for the end"
+            _log.warning("%s", _stopped(result, is_batch=self.is_batch))
             raise
 
     def start(self, spark: SparkSession) -> None:
@@ -209,14 +243,67 @@ class Job:
         """Ask for a checkpoint now. Any thread."""
         self._started().trigger_checkpoint()
 
-    def stop(self, *, with_checkpoint: bool = True, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the driver, after a checkpoint and its commits where asked for; `wait` then returns. Any thread."""
-        self._started().stop(with_checkpoint=with_checkpoint, timeout_s=timeout_s)
+    def stop(
+        self, *, with_checkpoint: bool = True, timeout_s: float | None = None, by: str = "stop"
+    ) -> None:
+        """End the driver, after a checkpoint and its commits where asked for; `wait` then returns. Any thread.
+
+        Args:
+            with_checkpoint: Whether to take one first; in batch there is none.
+            timeout_s: How long to wait for it; None for the job's `stop_timeout_s`.
+            by: Who asks, for the history.
+        """
+        limit_s = self._stop_timeout_s if timeout_s is None else timeout_s
+        self._started().stop(with_checkpoint=with_checkpoint, timeout_s=limit_s, by=by)
+
+    def end_at_once(self, *, by: str = "stop") -> None:
+        """End the driver without a checkpoint, whatever `stop` waits for; `wait` then returns. Any thread."""
+        self._started().end_at_once(by=by)
 
     def _started(self) -> JobDriver:
         if self._driver is None:
             raise UsageError(f"job {self.job_id} has not been started")
         return self._driver
+
+
+@contextmanager
+def _terminable() -> Generator[None, None, None]:
+    """Within the block SIGTERM raises SystemExit, where nobody else handles it; on the main thread only."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(_STATUS_BASE + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _signal_of(told: KeyboardInterrupt | SystemExit) -> str:
+    if isinstance(told, KeyboardInterrupt):
+        return signal.SIGINT.name
+    is_ours = told.code == _STATUS_BASE + signal.SIGTERM
+    return signal.SIGTERM.name if is_ours else "SystemExit"
+
+
+def _stopped(result: JobResult, *, is_batch: bool) -> str:
+    """What a stop has come to, and how to go on."""
+    if result.status is not JobStatus.STOPPED:
+        return f"job {result.job_id} had ended when it was told to stop"
+    if is_batch:
+        what = "stopped: finished splits stay finished"
+    elif result.stop_checkpoint is not None:
+        what = f"stopped with checkpoint {result.stop_checkpoint}"
+    else:
+        last = result.last_checkpoint
+        since = "the start" if last == NO_CHECKPOINT else f"checkpoint {last}"
+        what = f"stopped without a checkpoint: what was read since {since} is read again"
+    return f"job {result.job_id} {what}; run it again to go on"
 
 
 def check_job_id(job_id: str) -> None:

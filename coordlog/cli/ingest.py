@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX, STOP_TIMEOUT_S
 
 from .ingest_options import IngestOptions
 from .logs import SERVERS_VARIABLE
@@ -83,6 +83,12 @@ __all__ = ["ingest"]
     "--take-over", "is_take_over", is_flag=True, help="Take the place of a driver that lives."
 )
 @click.option(
+    "--again",
+    "is_again",
+    is_flag=True,
+    help="Open a job again that has finished, and read the files that have come since.",
+)
+@click.option(
     "--restore",
     type=click.Choice(["rollback", "resume"]),
     help="How to go on; without it rollback, with --batch resume.",
@@ -96,6 +102,14 @@ __all__ = ["ingest"]
     help="How long to wait for a broker that does not answer.",
 )
 @click.option(
+    "--stop-timeout",
+    "stop_timeout_s",
+    type=float,
+    default=STOP_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long a stop waits for its checkpoint before it stops without one.",
+)
+@click.option(
     "-v", "--verbose", "is_verbose", is_flag=True, help="Show what Spark and the broker say."
 )
 @click.pass_context
@@ -105,7 +119,8 @@ def ingest(context: click.Context, /, **given: object) -> None:
     SRC is a file, a folder, a glob or an fsspec URL; DEST is a local folder of this job's own.
 
     Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
-    files that are finished. Ctrl-C stops it in order, a second one at once.
+    files that are finished. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job
+    has finished, the same command changes nothing; with --again it reads what is new.
     """
     from .ingest_run import run_ingest  # noqa: PLC0415, Arrow and the Kafka client; not for --help
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, UsageError
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX
+from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX, STOP_TIMEOUT_S
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.sink import ParquetSink
@@ -25,6 +25,7 @@ _PARALLELISM: Final = range(1, 4097)
 _RESTARTS: Final = range(1001)
 _INTERVAL_S: Final = (0.01, 86_400.0)
 _LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
+_STOP_TIMEOUT_S: Final = (0.0, 86_400.0)
 _NAME_CHARS: Final = 40
 
 R = TypeVar("R")
@@ -65,8 +66,10 @@ class IngestOptions:
     master: str | None = None
     restarts_max: int = RESTARTS_MAX
     is_take_over: bool = False
+    is_again: bool = False
     restore: str | None = None
     log_timeout_s: float = LOG_TIMEOUT_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
     is_verbose: bool = False
 
 
@@ -158,6 +161,7 @@ def _out_of_range(options: IngestOptions) -> list[str]:
     for name, value, (lowest, highest) in (
         ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),
         ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
+        ("--stop-timeout", options.stop_timeout_s, _STOP_TIMEOUT_S),
     ):
         if not lowest <= value <= highest:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")

@@ -62,6 +62,7 @@ def look(
     is_batch: bool,
     restore: str | None,
     is_take_over: bool,
+    is_again: bool,
     log_timeout_s: float,
     on_progress: Callable[[int, int], None],
 ) -> Found:
@@ -93,9 +94,17 @@ def look(
         else:
             mode = "batch" if is_batch else "streaming"
             check_identity(job_id, state, log.identity)
-            check_fits(job_id, state, chain, parallelism=parallelism, mode=mode, restore=restore)
+            check_fits(
+                job_id,
+                state,
+                chain,
+                parallelism=parallelism,
+                mode=mode,
+                restore=restore,
+                is_again=is_again,
+            )
             _check_source(job_id, tapped.fold, source_path)
-            if found.is_finished:
+            if found.is_finished and not is_again:
                 return found
             if not is_take_over:
                 _refuse_live_driver(job_id, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from .ingest_signals import StoppedError, StopSignals
 from .ingest_text import (
     Surrounding,
     already_finished,
+    before_lines,
     restored_line,
     stopped_lines,
     summary_lines,
@@ -34,6 +36,9 @@ from .ingest_text import (
 __all__ = ["run_ingest"]
 
 _LOOK_S: Final = 0.2
+_AT_ONCE_S: Final = 1.0
+"""How long an end at once waits for the log to hold that it was asked for."""
+
 _LONG_HISTORY: Final = 50_000
 """Records: with fewer, its reading is over before anybody has read that it goes on."""
 
@@ -51,7 +56,7 @@ def run_ingest(options: IngestOptions) -> Exit:
         redirected(path) as former,
         Display(former, lambda: ingest.progress) as display,
         StopSignals(
-            display.restore_terminal,
+            lambda number: ingest.ends_at_once(display, number),
             noted=lambda: display.doing("stopping; the same signal again ends at once"),
         ) as signals,
     ):
@@ -80,6 +85,18 @@ class _Ingest:
         self._is_running = False
         self._is_waiting = False
         self._display: Display | None = None
+        self._running: Job | None = None
+
+    def ends_at_once(self, display: Display, number: int) -> None:
+        """A second signal: the history is to say so, where it can within a moment."""
+        job = self._running
+        if job is not None:
+            # On a thread of its own: this one may hold, right now, what that needs.
+            by = signal.Signals(number).name
+            last = threading.Thread(target=lambda: job.end_at_once(by=by), daemon=True)
+            last.start()
+            last.join(_AT_ONCE_S)
+        display.restore_terminal()
 
     @property
     def progress(self) -> Progress | None:
@@ -123,10 +140,13 @@ class _Ingest:
     def _run_against(self, servers: str, signals: StopSignals) -> Exit:
         found = self._look(servers)
         try:
-            if found.is_finished:
+            progress = self._fold.progress
+            if found.is_finished and not self._options.is_again:
                 self._shown.doing("")
-                self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
+                self._shown.say(already_finished(progress, self._parts.job_id))
                 return Exit.DONE
+            for line in before_lines(progress, is_again=self._options.is_again):
+                self._shown.say(line)
             return self._run_on_spark(found, signals)
         finally:
             found.log.close()
@@ -142,6 +162,7 @@ class _Ingest:
             is_batch=options.is_batch,
             restore=options.restore,
             is_take_over=options.is_take_over,
+            is_again=options.is_again,
             log_timeout_s=options.log_timeout_s,
             on_progress=self._folded,
         )
@@ -161,11 +182,12 @@ class _Ingest:
                 signals.take()  # Spark has put a handler of its own in the place of ours
             self._shown.doing("starting the job")
             job.start(spark)
+            self._running = job
             signals.keep()
             self._shown.doing("")
             self._is_running = True
             result = self._wait(job, signals)
-            self._is_running = False
+            self._is_running, self._running = False, None
             self._shown.doing("ending Spark")
         self._shown.doing("")
         return self._told(result, found, signals)
@@ -183,8 +205,10 @@ class _Ingest:
             batch=options.is_batch,
             restore=options.restore,
             take_over=options.is_take_over,
+            again=options.is_again,
             restarts_max=options.restarts_max,
             log_timeout_s=options.log_timeout_s,
+            stop_timeout_s=options.stop_timeout_s,
             on_restored=self._restored,
             on_progress=self._folded,
             on_waiting=self._waits,
@@ -202,7 +226,8 @@ class _Ingest:
                 with_checkpoint = not self._options.is_batch
                 what = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
                 self._shown.doing(f"stopping, {what}; the same signal again ends at once")
-                job.stop(with_checkpoint=with_checkpoint)
+                by = signal.Signals(signals.received).name
+                job.stop(with_checkpoint=with_checkpoint, by=by)
 
     def _told(self, result: JobResult, found: Found, signals: StopSignals) -> Exit:
         if result.status is JobStatus.ALREADY_FINISHED:
@@ -221,7 +246,8 @@ class _Ingest:
             seconds=time.monotonic() - self._began_s,
         )
         if result.status is JobStatus.STOPPED:
-            lines, status = stopped_lines(progress, around), _status_of(signals.received or 0)
+            lines = stopped_lines(progress, around, stop_checkpoint=result.stop_checkpoint)
+            status = _status_of(signals.received or 0)
         else:
             lines, status = summary_lines(progress, around), Exit.DONE
         for line in lines:

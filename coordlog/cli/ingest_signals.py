@@ -28,12 +28,12 @@ class StopSignals:
 
     The first signal raises `StoppedError`; while `deferred`, at its end, and after `keep` never:
     then who is concerned looks at `received`, and `noted` is called. The second ends the process at
-    once, after `at_once`, with the children of its session. Spark puts a handler of its own in the
-    place of these; `take` puts them back.
+    once, after `at_once`, which is given its number, with the children of its session. Spark puts a
+    handler of its own in the place of these; `take` puts them back.
     """
 
     def __init__(
-        self, at_once: Callable[[], None], *, noted: Callable[[], None] = lambda: None
+        self, at_once: Callable[[int], None], *, noted: Callable[[], None] = lambda: None
     ) -> None:
         self._at_once, self._noted = at_once, noted
         self._is_deferred = False
@@ -70,7 +70,7 @@ class StopSignals:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            self._at_once()
+            self._at_once(number)
             _kill_children()
             os._exit(128 + number)
         self.received = number

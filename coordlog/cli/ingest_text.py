@@ -133,6 +133,8 @@ def restored_line(restored: Restored, progress: Progress) -> str:
             return "a new job" if progress.epoch == -1 else f"started again, {folded}{void}"
         case "settle":
             return f"every subtask has finished, only commits are left: {folded}{void}"
+        case "again":
+            return f"opened again: {folded}{void}; what is committed stays, and new files are read"
         case mode:
             return f"restored by {mode} {_from(restored, progress)}: {folded}{void}"
 
@@ -152,8 +154,27 @@ def already_finished(progress: Progress, job_id: str) -> str:
     when = iso(progress.ended_us)
     return (
         f"job {job_id} finished at {when}: {progress.rows_published:,} rows in "
-        f"{progress.files_published:,} files; nothing was changed"
+        f"{progress.files_published:,} files; nothing was changed (--again reads what has come since)"
     )
+
+
+def before_lines(progress: Progress, *, is_again: bool) -> list[str]:
+    """How the job stood before this run, where it had ended, or was to be opened again and had not."""
+    match progress.end:
+        case JobEnd.FAILED:
+            cause = (progress.last_failure or "no cause is recorded").partition("\n")[0]
+            return [
+                f"job {progress.job_id} failed at {iso(progress.ended_us)}: {cause}",
+                "it goes on, with a fresh count of failures",
+            ]
+        case JobEnd.FINISHED:
+            return [
+                f"job {progress.job_id} finished at {iso(progress.ended_us)}; it is opened again"
+            ]
+        case _ if is_again and progress.epoch >= 0:
+            return [f"job {progress.job_id} has not finished: it goes on, and is not opened again"]
+        case _:
+            return []
 
 
 def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
@@ -169,6 +190,12 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
         f"  splits       {progress.splits_finished:,} of {progress.splits_known:,} finished"
         + (f", {again:,} read again after that" if again else ""),
     ]
+    if progress.openings > 1:
+        rows = progress.rows_published - progress.rows_before
+        files = progress.files_published - progress.files_before
+        lines.append(
+            f"  this time    {rows:,} rows in {files:,} files; opened {progress.openings} times"
+        )
     if not progress.is_batch:
         last = progress.last_checkpoint
         lines.append(
@@ -195,8 +222,16 @@ def _commands(around: Surrounding) -> list[str]:
     ]
 
 
-def stopped_lines(progress: Progress, around: Surrounding) -> list[str]:
-    """The end of a driver that was told to stop: what is safe, and how to go on."""
+def stopped_lines(
+    progress: Progress, around: Surrounding, *, stop_checkpoint: int | None
+) -> list[str]:
+    """The end of a driver that was told to stop: what is safe, and how to go on.
+
+    Args:
+        progress: As of the end.
+        around: The rest.
+        stop_checkpoint: The checkpoint that the stop has taken; None where it has taken none.
+    """
     if progress.is_batch:
         what = (
             f"stopped: {progress.splits_finished:,} of {progress.splits_known:,} splits are "
@@ -204,6 +239,11 @@ def stopped_lines(progress: Progress, around: Surrounding) -> list[str]:
         )
     elif progress.last_checkpoint == NO_CHECKPOINT:
         what = "stopped before the first checkpoint: nothing is published yet"
+    elif stop_checkpoint is None:
+        what = (
+            f"stopped without a checkpoint of its own, what was read since checkpoint "
+            f"{progress.last_checkpoint} is read again: {progress.rows_published:,} rows are published"
+        )
     else:
         what = (
             f"stopped after checkpoint {progress.last_checkpoint}: "

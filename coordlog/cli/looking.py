@@ -222,14 +222,16 @@ def _print_checkpoints(made: Moment) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--from", "first", type=_At(), metavar=_AT, required=True, help=_AT_HELP)
-@click.option("--to", "second", type=_At(), metavar=_AT, help="As --from.")
+@click.option(
+    "--from", "first", type=_At(), metavar=_AT, help="As --to; without it the log's start."
+)
+@click.option("--to", "second", type=_At(), metavar=_AT, help=_AT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @with_logs
-def diff(logs: Logs, *, job: str, first: Place, second: Place | None, as_json: bool) -> None:
+def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
     """Show what changed in the state of JOB between two places of its log."""
     with _opened(logs, job) as log:
-        before, after = _moment(log, first), _moment(log, second)
+        before, after = _moment(log, first or {"offset": -1}), _moment(log, second)
     found = list(differences(state_json(before.state), state_json(after.state)))
     console = new_console()
     if not as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from coordlog.coordinator import (
@@ -37,11 +38,12 @@ __all__ = [
 ]
 
 Assignment = Literal["pull", "static"]
+DiscoverAgain = Callable[[Sequence[Split]], SplitsDiscovered]
 EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
 
 class DefaultEnumerator(SplitEnumerator):
-    """Lists once, then gives out what was listed.
+    """Lists once for each opening of the job, then gives out what was listed.
 
     `pull`: one split for each request, in the order of discovery, so that a slow subtask gets
     fewer. `static`: the splits are dealt out round robin, by the order of discovery, to all
@@ -52,6 +54,9 @@ class DefaultEnumerator(SplitEnumerator):
         discover: The listing; blocks, runs on a worker. All splits there are.
         assignment: See above.
         allow_empty: Whether a listing without splits is an input like any other.
+        discover_again: The listing where the job is opened again after its end: is given all splits
+            that were listed before, whose rows are committed. What it finds of them is passed over,
+            by their ids. Without it `discover`.
     """
 
     def __init__(
@@ -61,16 +66,27 @@ class DefaultEnumerator(SplitEnumerator):
         *,
         assignment: Assignment = "pull",
         allow_empty: bool = False,
+        discover_again: DiscoverAgain | None = None,
     ) -> None:
         self._context, self._discover = context, discover
+        self._discover_again = discover_again
         self._assignment, self._allow_empty = assignment, allow_empty
         self._pages: deque[SplitsDiscovered] = deque()
 
     def start(self) -> None:
         """List, unless the state has a whole listing."""
-        if not self._context.state.is_discovery_complete:
-            self._context.record(ListingStarted())
-            self._context.call_async(self._list, self._listed)
+        state = self._context.state
+        if state.is_discovery_complete:
+            return
+        self._context.record(ListingStarted())
+        discover, again = self._discover, self._discover_again
+        if again is not None and state.listed_before:
+            known = [
+                state.splits[state.by_ordinal[ordinal]].split
+                for ordinal in range(state.listed_before)
+            ]
+            discover = partial(again, known)
+        self._context.call_async(partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
         """Answer it, unless the listing is not there yet."""
@@ -90,9 +106,9 @@ class DefaultEnumerator(SplitEnumerator):
         elif state.reader(subtask).is_told_in_checkpoint:
             self._context.signal_no_more_splits(subtask)
 
-    def _list(self) -> SplitsDiscovered:
+    def _list(self, discover: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
         """The first page of the listing. On a worker; the other pages follow, a turn each."""
-        found = self._discover()
+        found = discover()
         if not found.is_complete:
             raise SourceError(
                 f"source {self._context.operator_id!r}",
@@ -249,6 +265,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             and what the one before kept in `snapshot_state`, or None.
         assignment: With `discover`: `pull`, or `static`, round robin.
         allow_empty: With `discover`: whether a listing without splits is no failure.
+        discover_again: With `discover`: lists where the job is opened again; see `DefaultEnumerator`.
         payload_types: Events and facts of the source's own.
 
     Raises:
@@ -265,6 +282,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         enumerator: EnumeratorFactory | None = None,
         assignment: Assignment = "pull",
         allow_empty: bool = False,
+        discover_again: DiscoverAgain | None = None,
         payload_types: Sequence[type[Payload]] = (),
     ) -> None:
         if (discover is None) == (enumerator is None):
@@ -283,7 +301,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         )
         self._discover, self._enumerator = discover, enumerator
         self._assignment: Assignment = assignment
-        self._allow_empty = allow_empty
+        self._allow_empty, self._discover_again = allow_empty, discover_again
 
     def create(self, context: CoordinatorContext) -> SplitCoordinator:
         """A new coordinator."""
@@ -296,4 +314,5 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             self._discover,
             assignment=self._assignment,
             allow_empty=self._allow_empty,
+            discover_again=self._discover_again,
         )

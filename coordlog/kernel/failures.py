@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.checkpoint_records import coordinator_state
+from coordlog.projections.opening import AGAIN
 from coordlog.projections.skips import skip_of_event
 from coordlog.projections.state import Phase, sorted_items, sorted_values
 from coordlog.schemas import builtin
@@ -11,7 +12,7 @@ from coordlog.schemas.record import Kind
 
 from . import attempts, checkpoints, settling
 from .building import StepBuilder
-from .inputs import FailGlobally, RecordFact, Rollback, WorkDone
+from .inputs import FailGlobally, RecordFact, Rollback, StopAsked, WorkDone
 from .outputs import (
     CallCreate,
     CallEvent,
@@ -33,7 +34,9 @@ __all__ = [
     "finish_job",
     "is_exhausted",
     "record_fact",
+    "record_stop",
     "redeliver",
+    "reopen",
     "resume",
     "rollback",
     "start",
@@ -45,6 +48,13 @@ __all__ = [
 def start(step: StepBuilder) -> None:
     """The first turn of a job."""
     step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "start"})
+    for operator_id in step.config.operators:
+        step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
+
+
+def reopen(step: StepBuilder) -> None:
+    """The first turn of a further opening of a job that has finished: what is committed stays."""
+    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": AGAIN})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
@@ -198,6 +208,17 @@ def finish_job(step: StepBuilder) -> None:
     """`JOB_FINISHED`: every commit has an outcome (clause I3)."""
     step.add(Kind.JOB_FINISHED)
     step.effects.append(EndJob(is_finished=True, reasons=()))
+
+
+def record_stop(step: StepBuilder, given: StopAsked) -> None:
+    """That the driver was told to stop: what follows in the log is explained by it."""
+    step.add(
+        Kind.FACT,
+        reason=f"told to stop by {given.by}",
+        value=builtin.StopRequested(
+            by=given.by, with_checkpoint=given.with_checkpoint, is_at_once=given.is_at_once
+        ),
+    )
 
 
 def record_fact(step: StepBuilder, given: RecordFact) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "Input",
     "RecordFact",
     "Redeliver",
+    "Reopen",
     "RequestArrived",
     "RequestOutcome",
     "Respond",
@@ -39,6 +40,7 @@ __all__ = [
     "SplitSkippedArrived",
     "StaleAttempt",
     "Start",
+    "StopAsked",
     "TellRestored",
     "WorkDone",
 ]
@@ -53,6 +55,11 @@ class Start:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
     """Go on from the folded state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopen:
+    """Open a job again that has finished: every subtask is unfinished, what is committed stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +96,15 @@ class AdvanceCheckpoints:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishJob:
     """Nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The driver is told to stop: recorded, and nothing else."""
+
+    by: str
+    with_checkpoint: bool
+    is_at_once: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,12 +297,14 @@ class RequestArrived:
 Input = (
     Start
     | Resume
+    | Reopen
     | Rollback
     | Redeliver
     | TellRestored
     | StaleAttempt
     | AdvanceCheckpoints
     | FinishJob
+    | StopAsked
     | FailGlobally
     | AttemptRegistered
     | AttemptLost

@@ -33,6 +33,7 @@ from .inputs import (
     Input,
     RecordFact,
     Redeliver,
+    Reopen,
     RequestArrived,
     Respond,
     Resume,
@@ -42,6 +43,7 @@ from .inputs import (
     SplitSkippedArrived,
     StaleAttempt,
     Start,
+    StopAsked,
     TellRestored,
     WorkDone,
 )
@@ -118,6 +120,8 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             failures.resume(builder)
         case Rollback():
             failures.rollback(builder, given)
+        case Reopen():
+            failures.reopen(builder)
         case Redeliver():
             failures.redeliver(builder)
         case TellRestored():
@@ -126,6 +130,8 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             checkpoints.advance(builder)
         case FinishJob():
             failures.finish_job(builder)
+        case StopAsked():
+            failures.record_stop(builder, given)
         case _:
             assert_never(given)
 

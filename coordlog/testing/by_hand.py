@@ -242,6 +242,7 @@ class HandDrivenJob:
         parallelism: How many subtasks.
         is_batch: Without checkpoints.
         log: An earlier driver's, to restore from it; a new one where None.
+        again: Open the job again, where it has finished.
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
     """
 
@@ -258,6 +259,7 @@ class HandDrivenJob:
         configure: Callable[[KernelConfig], KernelConfig] | None = None,
         restore: str | None = None,
         allow_non_restored_state: Sequence[str] = (),
+        again: bool = False,
         is_held: bool = False,
         driver_id: str | None = None,
     ) -> None:
@@ -277,6 +279,7 @@ class HandDrivenJob:
             parallelism=parallelism,
             is_batch=is_batch,
             allow_non_restored_state=allow_non_restored_state,
+            is_again=again,
         )
         self._open(options, configure, restore, driver_id)
 
@@ -298,6 +301,7 @@ class HandDrivenJob:
             parallelism=driver.parallelism,
             mode=mode,
             restore=restore,
+            is_again=driver.is_again,
             allow_non_restored_state=driver.allow_non_restored_state,
         )
         name = driver_id or f"driver-{made.state.epoch + 1}"
@@ -344,7 +348,9 @@ class HandDrivenJob:
             workers=_InlineWorkers(self),
             on_answer=self.requests.answered,
         )
-        self.mode, given = first_input(made.state, self.chain, restore=restore)
+        self.mode, given = first_input(
+            made.state, self.chain, restore=restore, is_again=driver.is_again
+        )
         if self.mode != "finished":
             self.run(lambda: self.runtime.begin(given))
 

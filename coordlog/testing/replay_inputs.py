@@ -22,6 +22,7 @@ from coordlog.kernel.inputs import (
     FinishJob,
     Input,
     Redeliver,
+    Reopen,
     RequestArrived,
     Resume,
     Rollback,
@@ -32,6 +33,7 @@ from coordlog.kernel.inputs import (
     TellRestored,
     WorkDone,
 )
+from coordlog.projections.opening import AGAIN
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas import builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
@@ -71,7 +73,8 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
         )
     started = by_kind.get(Kind.COORDINATORS_STARTED)
     if started is not None:
-        return Resume() if started.attributes["restore"] == "resume" else Start()
+        ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen()}
+        return ways.get(started.attributes["restore"], Start())
     first = next(one for one in turn if one.kind is not Kind.TYPE_REGISTERED)
     if first.kind in (Kind.EVENT_FAILED, Kind.ATTEMPT_FAILED):
         for kind in (Kind.ATTEMPT_STARTED, Kind.SUBTASK_COMPLETED, Kind.ATTEMPT_FAILED):

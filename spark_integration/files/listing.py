@@ -40,8 +40,11 @@ class InputFiles:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For fsspec. May hold secrets: it is not printed and not in the log."""
 
-    def list(self) -> tuple[ListedFile, ...]:
+    def list(self, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
         """All files, sorted by path.
+
+        Args:
+            allow_none: Whether there may be no file, or only empty ones.
 
         Raises:
             SourceError: There is none, all are empty, or the file system refuses.
@@ -51,13 +54,13 @@ class InputFiles:
             found = sorted(self._walk(file_system, path), key=lambda one: one.path)
         except OSError as error:
             raise _unreadable(error.filename or path, error) from error
-        if not found:
+        if not found and not allow_none:
             raise SourceError(
                 self.url,
                 "there is no file to read (names that begin with `.` or `_` are not read)",
                 "name a file, a folder with files, or a glob that matches some",
             )
-        if all(one.size_bytes == 0 for one in found):
+        if not allow_none and all(one.size_bytes == 0 for one in found):
             raise SourceError(
                 self.url,
                 f"all files are empty: {len(found)} of 0 bytes",

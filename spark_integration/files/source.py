@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from .payloads import FileSplit
 from .reader import (
     FileReader,
     FileReaderOptions,
+    decode_schema,
     encode_schema,
     is_fault_of_file,
     merge_reader_states,
@@ -149,7 +150,10 @@ class FileSource:
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=SplitCoordinatorProvider(
-                operator_id, discover=self.discover, assignment=self._assignment
+                operator_id,
+                discover=self.discover,
+                discover_again=self.discover_again,
+                assignment=self._assignment,
             ),
         )
 
@@ -168,7 +172,38 @@ class FileSource:
             SourceError: There is nothing to read, or the files do not fit together.
         """
         listed = self._files.list()
-        schema, unreadable = self._settle(listed)
+        return self._splits_of(listed, *self._settle(listed))
+
+    def discover_again(self, known: Sequence[Split]) -> SplitsDiscovered:
+        """List the files that are not of `known`, the splits of an opening of the job that has ended.
+
+        Their schema is the one that was settled then. Files that have gone since are not missed:
+        their rows are committed. Blocks; runs on a worker.
+
+        Raises:
+            SourceError: A file of `known` has another length now, or a new one does not fit.
+        """
+        before = [cast("FileSplit", _SPLIT.decode(one.content)) for one in known]
+        sizes = {one.path: one.size_bytes for one in before}
+        listed = self._files.list(allow_none=True)
+        for one in listed:
+            size_bytes = sizes.get(one.path, -1)
+            if min(size_bytes, one.size_bytes) >= 0 and size_bytes != one.size_bytes:
+                raise SourceError(
+                    one.path,
+                    f"it has {one.size_bytes} bytes; it had {size_bytes} when the job read it, and "
+                    "its rows are committed",
+                    "put what is new into a file of its own, and this one back as it was",
+                )
+        new = [one for one in listed if one.path not in sizes and one.size_bytes != 0]
+        if not new:
+            return SplitsDiscovered(splits=[], is_complete=True)
+        schema = self._schema or decode_schema(before[0].arrow_schema)
+        return self._splits_of(new, *self._settle(new, schema))
+
+    def _splits_of(
+        self, listed: Sequence[ListedFile], schema: pa.Schema, unreadable: frozenset[str]
+    ) -> SplitsDiscovered:
         arrow_schema = encode_schema(schema)
         splits = [
             Split(
@@ -189,13 +224,15 @@ class FileSource:
         ]
         return SplitsDiscovered(splits=splits, is_complete=True)
 
-    def _settle(self, listed: Sequence[ListedFile]) -> tuple[pa.Schema, frozenset[str]]:
+    def _settle(
+        self, listed: Sequence[ListedFile], given: pa.Schema | None = None
+    ) -> tuple[pa.Schema, frozenset[str]]:
         """The schema, and the paths that were left out of it: unreadable, and to be skipped."""
         unreadable: set[str] = set()
         while True:
             left = [one for one in listed if one.path not in unreadable]
             try:
-                return self._settled(left), frozenset(unreadable)
+                return self._settled(left, given), frozenset(unreadable)
             except SourceError as error:
                 # Files that do not fit together are no fault of one: those have no cause.
                 is_skipped = self._skips_unreadable and error.__cause__ is not None
@@ -208,10 +245,11 @@ class FileSource:
                     raise
                 unreadable.add(error.where)
 
-    def _settled(self, listed: Sequence[ListedFile]) -> pa.Schema:
+    def _settled(self, listed: Sequence[ListedFile], given: pa.Schema | None) -> pa.Schema:
+        schema = self._schema if given is None else given
         if self._is_csv:
-            return settle_csv_schema(self._files, listed, self._csv, self._schema)
-        return settle_parquet_schema(self._files, listed, self._schema)
+            return settle_csv_schema(self._files, listed, self._csv, schema)
+        return settle_parquet_schema(self._files, listed, schema)
 
     def _cut(self, one: ListedFile, *, is_readable: bool) -> Iterator[tuple[str, int, int]]:
         if self._is_csv:

@@ -4,114 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.driver import JobStatus
 from coordlog.errors import FencedError, JobFailedError, RestoreError
-from coordlog.log.memory import MemoryLog
-from coordlog.restore import Restored
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.transform import TransformFunction, transform_spec
-from coordlog.testing.in_memory import InMemorySurroundings
+from coordlog.schemas.record import Kind
+from file_pipeline import ALL_ROWS, WAIT_S, KilledError, Pipeline, at, kill_driver
 from kernel_fakes import prefix_of
 
-FILES, ROWS, SUBTASKS = 24, 40, 3
-WAIT_S = 60.0
-
 pytestmark = pytest.mark.slow
-
-
-class KilledError(Exception):
-    """The driver is killed by the test."""
-
-
-class Pipeline:
-    """Files in, Parquet out, one log; a driver after the other."""
-
-    def __init__(self, folder: Path, *, is_batch: bool, transform: TransformFunction) -> None:
-        (folder / "in").mkdir()
-        for number in range(FILES):
-            rows = range(number * ROWS, (number + 1) * ROWS)
-            text = "a,b\n" + "".join(f"{row},x{row}\n" for row in rows)
-            (folder / "in" / f"{number:03}.csv").write_text(text)
-        self.out = folder / "out"
-        self.is_batch = is_batch
-        self.sink = ParquetSink(self.out)
-        self.source = FileSource(folder / "in", batch_rows=10)
-        self.chain = Chain(
-            source=self.source.spec(),
-            operators=[transform_spec(transform), self.sink.spec()],
-        )
-        self.log = MemoryLog("job")
-        self.restored: list[Restored] = []
-
-    def drive(
-        self,
-        on_released: Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
-        | None = None,
-        *,
-        restarts_max: int | None = None,
-        parallelism: int = SUBTASKS,
-    ) -> JobResult:
-        """Run one driver to its end."""
-        driver = self.begin(on_released, restarts_max=restarts_max, parallelism=parallelism)
-        result = driver.wait(WAIT_S)
-        assert result is not None, f"not over within {WAIT_S} s"
-        return result
-
-    def begin(
-        self,
-        on_released: Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
-        | None = None,
-        *,
-        restarts_max: int | None = None,
-        parallelism: int = SUBTASKS,
-    ) -> JobDriver:
-        """Start one driver."""
-        self.sink.prepare("job")
-        surroundings = InMemorySurroundings(self.chain, "job", parallelism)
-
-        def released(records: Sequence[Record]) -> None:
-            if on_released is not None:
-                on_released(driver, surroundings, records)
-
-        driver = JobDriver(
-            chain=self.chain,
-            log=self.log,
-            options=DriverOptions(
-                job_id="job",
-                parallelism=parallelism,
-                is_batch=self.is_batch,
-                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.05),
-                restarts_max=restarts_max,
-                restart_backoff_s=0.01,
-            ),
-            surroundings=surroundings,
-            on_restored=self.restored.append,
-            on_released=released,
-        )
-        driver.start()
-        return driver
-
-    def committed(self) -> list[int]:
-        """The rows that anybody sees, sorted."""
-        return sorted(pq.read_table(self.out).column("a").to_pylist())
-
-    def left_over(self) -> list[Path]:
-        """What is staged and not published."""
-        return [p for p in (self.out / ".coordlog" / "staging").rglob("*") if p.is_file()]
-
-
-ALL_ROWS = list(range(FILES * ROWS))
 
 
 def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,28 +35,6 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipelin
     yield Pipeline(tmp_path, is_batch=request.param, transform=slow)
     left = [t.name for t in set(threading.enumerate()) - before if t.name.startswith("coordlog")]
     assert left == []
-
-
-Look = Callable[[JobDriver, InMemorySurroundings, Sequence[Record]], None]
-
-
-def at(kind: Kind, count: int, act: Callable[[JobDriver, InMemorySurroundings], None]) -> Look:
-    """Act once, when the history has so many records of a kind."""
-    seen: list[Record] = []
-
-    def look(
-        driver: JobDriver, surroundings: InMemorySurroundings, records: Sequence[Record]
-    ) -> None:
-        before = len(seen)
-        seen.extend(record for record in records if record.kind is kind)
-        if before < count <= len(seen):
-            act(driver, surroundings)
-
-    return look
-
-
-def kill_driver(driver: JobDriver, _surroundings: InMemorySurroundings) -> None:
-    driver._mailbox.end(KilledError())
 
 
 @pytest.mark.clause("I3")

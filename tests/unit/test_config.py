@@ -79,7 +79,7 @@ def sample(option: click.Option) -> object:
     return [value] if option.multiple else value
 
 
-SAMPLES: dict[str, object] = {}
+SAMPLES: dict[str, object] = {"place": "checkpoint:7"}
 """For types that are not click's own, by their names."""
 
 

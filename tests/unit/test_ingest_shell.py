@@ -144,7 +144,7 @@ def test_an_output_that_nobody_reads_any_more_stops_nothing() -> None:
 
 
 def test_before_the_job_runs_the_first_signal_ends_what_is_under_way() -> None:
-    with StopSignals(lambda: None) as signals, pytest.raises(StoppedError) as caught:
+    with StopSignals(lambda _number: None) as signals, pytest.raises(StoppedError) as caught:
         signal.raise_signal(signal.SIGINT)
 
     assert caught.value.signal_number == signal.SIGINT
@@ -155,7 +155,7 @@ def test_a_block_that_must_not_be_cut_off_ends_first() -> None:
     done = []
 
     def work() -> None:
-        with StopSignals(lambda: None) as signals, signals.deferred():
+        with StopSignals(lambda _number: None) as signals, signals.deferred():
             signal.raise_signal(signal.SIGINT)
             done.append("all of it")
 
@@ -166,7 +166,7 @@ def test_a_block_that_must_not_be_cut_off_ends_first() -> None:
 
 
 def test_while_the_job_runs_the_first_signal_is_only_noted() -> None:
-    with StopSignals(lambda: None) as signals:
+    with StopSignals(lambda _number: None) as signals:
         signals.keep()
         signal.raise_signal(signal.SIGTERM)
 
@@ -175,7 +175,7 @@ def test_while_the_job_runs_the_first_signal_is_only_noted() -> None:
 
 def test_signals_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with StopSignals(lambda: None):
+    with StopSignals(lambda _number: None):
         assert signal.getsignal(signal.SIGTERM) != before
 
     assert signal.getsignal(signal.SIGTERM) == before
@@ -186,7 +186,7 @@ def test_the_second_signal_ends_the_process_and_its_children_at_once() -> None:
         "import signal, os, subprocess\n"
         "from coordlog.cli.ingest_signals import StopSignals\n"
         "subprocess.Popen(['sleep', '1000'])\n"
-        "with StopSignals(lambda: os.write(1, b'at once')) as signals:\n"
+        "with StopSignals(lambda _number: os.write(1, b'at once')) as signals:\n"
         "    signals.keep()\n"
         "    signal.raise_signal(signal.SIGINT)\n"
         "    signal.raise_signal(signal.SIGTERM)\n"

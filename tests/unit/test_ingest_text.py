@@ -12,6 +12,7 @@ from coordlog.cli.ingest_text import (
     Rates,
     Surrounding,
     already_finished,
+    before_lines,
     in_bytes,
     progress_line,
     restored_line,
@@ -158,8 +159,51 @@ def test_a_finished_job_says_when_and_that_nothing_was_changed() -> None:
 
     assert already_finished(finished, "ingest") == (
         "job ingest finished at 2023-11-14T22:13:20.000000Z: 1,234 rows in 8 files; "
-        "nothing was changed"
+        "nothing was changed (--again reads what has come since)"
     )
+
+
+FINISHED = replace(STREAMING, end=JobEnd.FINISHED, ended_us=1_700_000_000_000_000)
+FAILED = replace(
+    STREAMING,
+    end=JobEnd.FAILED,
+    ended_us=1_700_000_000_000_000,
+    last_failure="ValueError: no rows today\nTraceback",
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_again", "lines"),
+    [
+        (Progress(), True, []),
+        (STREAMING, False, []),
+        (STREAMING, True, ["job ingest has not finished: it goes on, and is not opened again"]),
+        (
+            FINISHED,
+            True,
+            ["job ingest finished at 2023-11-14T22:13:20.000000Z; it is opened again"],
+        ),
+        (
+            FAILED,
+            False,
+            [
+                "job ingest failed at 2023-11-14T22:13:20.000000Z: ValueError: no rows today",
+                "it goes on, with a fresh count of failures",
+            ],
+        ),
+    ],
+)
+def test_how_a_job_had_ended_is_told_before_it_goes_on(
+    before: Progress, lines: list[str], *, is_again: bool
+) -> None:
+    assert before_lines(before, is_again=is_again) == lines
+
+
+def test_a_job_that_was_opened_again_says_what_this_time_has_brought() -> None:
+    again = replace(FINISHED, openings=3, rows_before=1_000, files_before=6)
+
+    assert "  this time    234 rows in 2 files; opened 3 times" in summary_lines(again, AROUND)
+    assert not any("this time" in line for line in summary_lines(FINISHED, AROUND))
 
 
 def test_the_summary_has_rows_files_splits_checkpoints_attempts_and_the_next_commands() -> None:
@@ -185,21 +229,32 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "first"),
+    ("progress", "stop_checkpoint", "first"),
     [
         (
             STREAMING,
+            7,
             (
                 "stopped after checkpoint 7: 1,234 rows are published; "
                 "run the same command again to go on"
             ),
         ),
         (
+            STREAMING,
+            None,
+            (
+                "stopped without a checkpoint of its own, what was read since checkpoint 7 is read "
+                "again: 1,234 rows are published; run the same command again to go on"
+            ),
+        ),
+        (
             BATCH,
+            None,
             "stopped: 2 of 3 splits are finished and stay so; run the same command again to go on",
         ),
         (
             Progress(),
+            None,
             (
                 "stopped before the first checkpoint: nothing is published yet; "
                 "run the same command again to go on"
@@ -207,5 +262,7 @@ def test_the_summary_of_a_batch_job_has_no_checkpoints() -> None:
         ),
     ],
 )
-def test_a_stopped_job_says_what_is_safe_and_how_to_go_on(progress: Progress, first: str) -> None:
-    assert stopped_lines(progress, AROUND)[0] == first
+def test_a_stopped_job_says_what_is_safe_and_how_to_go_on(
+    progress: Progress, stop_checkpoint: int | None, first: str
+) -> None:
+    assert stopped_lines(progress, AROUND, stop_checkpoint=stop_checkpoint)[0] == first

@@ -1,0 +1,165 @@
+"""A driver that is told to stop: with a checkpoint, without one, at once; the history says who asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from coordlog.driver import JobDriver, JobResult, JobStatus
+from coordlog.limits import STOP_RECORD_S
+from coordlog.schemas.builtin import StopRequested
+from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.record import Kind, Record
+from examples.demo_parts.follow import Follower
+from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline
+
+pytestmark = pytest.mark.slow
+
+_TYPES = PayloadTypes((StopRequested,))
+
+
+class Gate:
+    """A transform that works until it is shut, and then never returns before it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open, self.has_shut = threading.Event(), threading.Event()
+        self.count, self.shuts_after = 0, 10**9
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.count += 1
+        if self.count > self.shuts_after:
+            self.has_shut.set()
+            self.is_open.wait(WAIT_S)
+        else:
+            time.sleep(0.005)  # so that a stop falls in the middle; nothing waits for it
+        return batch
+
+
+def stops(pipeline: Pipeline) -> list[StopRequested]:
+    follower = Follower(pipeline.log)
+    follower.catch_up()
+    found = [
+        _TYPES.decode(one.payload_type, one.payload)
+        for one in follower.records
+        if one.kind is Kind.FACT and (one.payload_type or "").startswith("coordlog.stop_requested")
+    ]
+    return [one for one in found if isinstance(one, StopRequested)]
+
+
+def begun(pipeline: Pipeline) -> JobDriver:
+    """A driver of which a split is finished."""
+    is_under_way = threading.Event()
+
+    def look(_driver: object, _tasks: object, records: list[Record]) -> None:
+        if any(one.kind is Kind.SPLIT_FINISHED for one in records):
+            is_under_way.set()
+
+    driver = pipeline.begin(look)  # type: ignore[arg-type]
+    assert is_under_way.wait(WAIT_S)
+    return driver
+
+
+def ended(driver: JobDriver) -> JobResult:
+    result = driver.wait(WAIT_S)
+    assert result is not None
+    assert result.status is JobStatus.STOPPED
+    return result
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_stop_is_in_the_history_with_its_signal_and_the_job_goes_on(
+    tmp_path: Path, *, is_batch: bool
+) -> None:
+    gate = Gate()
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=gate)
+    driver = begun(pipeline)
+    driver.stop(with_checkpoint=True, by="SIGTERM")
+    result = ended(driver)
+
+    assert stops(pipeline) == [
+        StopRequested(by="SIGTERM", with_checkpoint=not is_batch, is_at_once=False)
+    ]
+    if is_batch:
+        assert result.stop_checkpoint is None
+    else:
+        assert result.stop_checkpoint == result.last_checkpoint > 0
+        assert pipeline.committed(), "what the checkpoint holds is published"
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+
+
+def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_path: Path) -> None:
+    """A transform that never returns acks no barrier."""
+    gate = Gate()
+    gate.shuts_after = 30
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
+    driver = pipeline.begin()
+    assert gate.has_shut.wait(WAIT_S)
+    began_s = time.monotonic()
+    driver.stop(with_checkpoint=True, timeout_s=0.5, by="SIGINT")
+    took_s = time.monotonic() - began_s
+    gate.is_open.set()
+
+    assert ended(driver).stop_checkpoint is None
+    assert 0.5 <= took_s < 0.5 + STOP_RECORD_S + 1.0
+    gate.shuts_after = 10**9
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+
+
+def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.shuts_after = 30
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
+    driver = pipeline.begin()
+    assert gate.has_shut.wait(WAIT_S)
+    first = threading.Thread(
+        target=lambda: driver.stop(with_checkpoint=True, timeout_s=WAIT_S, by="SIGINT")
+    )
+    first.start()
+    end_s = time.monotonic() + WAIT_S
+    while not stops(pipeline):
+        assert time.monotonic() < end_s, "the first is recorded"
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    driver.end_at_once(by="SIGINT")
+    first.join(WAIT_S)
+    took_s = time.monotonic() - began_s
+    gate.is_open.set()
+
+    assert took_s < STOP_RECORD_S + 1.0
+    assert ended(driver).stop_checkpoint is None
+    assert [one.is_at_once for one in stops(pipeline)] == [False, True]
+
+
+def test_where_no_task_is_left_to_ack_a_stop_waits_for_no_checkpoint(tmp_path: Path) -> None:
+    """Spark has gone, as with a Ctrl-C that its JVM gets too: no new stage is started for a stop."""
+    gate = Gate()
+    gate.shuts_after = 30
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
+    driver = pipeline.begin()
+    assert gate.has_shut.wait(WAIT_S)
+    runtime = driver._runtime
+    assert runtime is not None
+
+    def go() -> None:
+        """The tasks, then their stage: as the connections and the stage thread tell it."""
+        for number in range(SUBTASKS):
+            state = runtime.state.subtasks[number].attempt
+            assert state is not None
+        for connection_id in sorted(runtime._releasing.attempt_of):
+            runtime.connection_lost(connection_id, "the JVM is gone")
+        runtime.stage_ended(1, "the JVM is gone")
+
+    began_s = time.monotonic()
+    driver._mailbox.post(lambda: setattr(runtime, "_is_stopping", True))
+    driver._mailbox.post(go)
+    driver.stop(with_checkpoint=True, timeout_s=WAIT_S)
+    gate.is_open.set()
+
+    assert time.monotonic() - began_s < STOP_RECORD_S + 2.0
+    assert ended(driver).stop_checkpoint is None
