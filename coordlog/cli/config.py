@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import NoneType
 
 import click
+from click.core import ParameterSource
 
 from coordlog.log.broker_limits import IDLE_MINUTES
 from coordlog.log.user_folders import cache_folder, home_folder
@@ -99,8 +101,23 @@ def _row(
     key = key_of(option, path)
     value = context.params[name]
     value = _default_of(key) if value is None else value
-    source = found.source(option, path, context.get_parameter_source(name))
+    origin = context.get_parameter_source(name)
+    if not isinstance(value, (bool, int, float, str, tuple, list, NoneType)):
+        value = _as_given(option, path, origin, found)  # a type of our own, read from a text
+    source = found.source(option, path, origin)
     return _Row(command=" ".join(path), key=key, value=_safe(key, value), source=source)
+
+
+def _as_given(
+    option: click.Option, path: CommandPath, origin: ParameterSource | None, found: Configuration
+) -> object:
+    match origin:
+        case ParameterSource.ENVIRONMENT:
+            return os.environ[str(option.envvar)]
+        case ParameterSource.DEFAULT_MAP if (set_to := found.file.find(option, path)) is not None:
+            return set_to[1]
+        case _:
+            return option.default
 
 
 def _setting_row(setting: Setting, found: Configuration) -> _Row:
