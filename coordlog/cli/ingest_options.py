@@ -140,7 +140,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
     transform = None
     if options.transform is not None:
         named = options.transform
-        transform = attempt(lambda: load_transform(named))
+        is_local = options.master is None or options.master.startswith("local")
+        transform = attempt(lambda: load_transform(named, is_local=is_local))
     if problems or source is None or sink is None:
         raise OptionsError(tuple(problems))
     return IngestParts(job_id=job_id, source=source, transform=transform, sink=sink)

@@ -1,4 +1,4 @@
-"""No telemetry: a run with a broker and a Spark of its own asks for nothing outside this machine.
+"""One run with a broker and a Spark of its own: it asks for nothing outside this machine.
 
 It runs in a network of its own that has the loopback and no way out. There the kernel counts each
 packet that any process, Java's too, wants to send elsewhere: a look-up of a name as well.
@@ -6,10 +6,12 @@ packet that any process, Java's too, wants to send elsewhere: a look-up of a nam
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from coordlog.log.jars import JarSet, resolve
@@ -42,7 +44,7 @@ def coordlog(*arguments):
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 try:
-    coordlog("ingest", "in", "out", "--parallelism", "1", "--job-id", "offline")
+    coordlog("ingest", "in", "out", "--transform", "mypkg.clean:flights", "--job-id", "offline")
     coordlog("history", "offline")
     coordlog("config")
 finally:
@@ -57,33 +59,75 @@ print(tries())
 """
 
 
-def test_a_run_connects_to_nothing_but_this_machine(tmp_path: Path) -> None:
+CLEAN = """
+import threading
+from .words import SUFFIX
+
+LOCK = threading.Lock()  # what does not pickle
+
+def flights(batch):
+    with LOCK:
+        return batch.rename_columns([name + SUFFIX for name in batch.schema.names])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rows, and a package of the user's own beside them."""
+    made = tmp_path_factory.mktemp("offline")
+    for name, text in {
+        "in/a.csv": "id\n1\n2\n",
+        "mypkg/__init__.py": "",
+        "mypkg/words.py": "SUFFIX = '_clean'\n",
+        "mypkg/clean.py": CLEAN,
+    }.items():
+        path = made / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The run, at its end."""
     alone = ["unshare", "--user", "--map-root-user", "--net"]
     try:
         subprocess.run([*alone, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"a network of one's own cannot be had here: {error}")
     resolve(JarSet.BROKER)  # what is fetched, once, is fetched from outside
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.csv").write_text("id\n1\n2\n", encoding="utf-8")
-
-    done = subprocess.run(
+    environment = {
+        "COORDLOG_CACHE": str(cache_folder()),
+        "COORDLOG_HOME": str(folder / "home"),
+        "COORDLOG_PARALLELISM": "1",
+        "HOME": str(folder),
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
+    if "JAVA_HOME" in os.environ:
+        environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
+    return subprocess.run(
         [*alone, sys.executable, "-c", INSIDE],
-        cwd=tmp_path,
-        env={
-            "COORDLOG_CACHE": str(cache_folder()),
-            "COORDLOG_HOME": str(tmp_path / "home"),
-            "HOME": str(tmp_path),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-        },
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
-    ours, with_one_more = map(int, done.stdout.split())
+
+def test_a_run_connects_to_nothing_but_this_machine(
+    ran: subprocess.CompletedProcess[str],
+) -> None:
+    """No telemetry, of ours or of what we start."""
+    assert ran.returncode == 0, ran.stderr
+    ours, with_one_more = map(int, ran.stdout.split())
     assert with_one_more == ours + 1, "the kernel's count counts"
-    assert ours == 0, done.stderr
-    assert list((tmp_path / "out").glob("*.parquet"))
+    assert ours == 0, ran.stderr
+
+
+def test_a_transform_of_a_package_is_found_by_the_workers(
+    ran: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    assert ran.returncode == 0, ran.stderr
+    assert pq.read_table(folder / "out").to_pydict() == {"id_clean": [1, 2]}

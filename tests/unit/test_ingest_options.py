@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -154,15 +155,38 @@ def test_a_transform_of_a_module_is_looked_for_in_the_current_folder(
     assert function(BATCH) is BATCH
 
 
+def test_on_this_machine_a_module_travels_by_its_name_and_workers_are_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not pickle may stand in it, and what it imports is found."""
+    package = tmp_path / "my_local_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "words.py").write_text("WORD = 'late'\n")
+    text = "import threading\nfrom .words import WORD\nLOCK = threading.Lock()\n"
+    (package / "clean.py").write_text(f"{text}def flights(batch):\n    return LOCK, WORD\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+
+    function = load_transform("my_local_package.clean:flights", is_local=True)
+
+    sent = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    assert pickle.loads(sent) is function
+    assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/elsewhere"
+
+
 @pytest.mark.parametrize(
     ("named", "problem"),
     [
         ("clean", "it must be module:function or file.py:function"),
         (":clean", "it must be module:function or file.py:function"),
         ("gone.py:clean", "there is no file gone.py"),
-        ("no_such_module_here:clean", "No module named 'no_such_module_here'"),
-        ("os:no_such_function", "'no_such_function' is not in it"),
-        ("os:name", "'name' is not a function"),
+        ("no_such_module_here:clean", "there is no module no_such_module_here, neither installed"),
+        ("json.nowhere.clean:flights", "there is no module json.nowhere, neither installed nor"),
+        ("os:no_such_function", "'no_such_function' is not in os"),
+        ("os:name", "'name' in os is a str, not a function"),
+        ("shutil:copyfil", "'copyfil' is not in shutil; did you mean copyfile?"),
     ],
 )
 def test_a_transform_that_is_not_there_is_named(named: str, problem: str) -> None:
