@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pandas as pd
 import pyarrow as pa
 
 from coordlog.chain import OperatorSpec
-from coordlog.errors import EnvironmentSetupError, UsageError
+from coordlog.errors import UsageError
 from coordlog.subtask import Operator
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "PandasFunction",
@@ -25,7 +22,7 @@ __all__ = [
 ]
 
 TransformFunction = Callable[[pa.RecordBatch], pa.RecordBatch | Iterable[pa.RecordBatch]]
-PandasFunction = Callable[["pd.DataFrame"], "pd.DataFrame | Iterable[pd.DataFrame]"]
+PandasFunction = Callable[[pd.DataFrame], pd.DataFrame | Iterable[pd.DataFrame]]
 
 
 class TransformOperator(Operator):
@@ -49,10 +46,8 @@ class TransformOperator(Operator):
             yield made
             return
         expected = "a pyarrow.RecordBatch or an iterable of them"
-        if (
-            not isinstance(made, Iterable)
-            or isinstance(made, (pa.Table, str, bytes, dict))
-            or type(made).__module__.partition(".")[0] == "pandas"  # which may be missing
+        if not isinstance(made, Iterable) or isinstance(
+            made, (pa.Table, pd.DataFrame, str, bytes, dict)
         ):
             raise _wrong_type(self._function, "returned", made, expected)
         for one in made:
@@ -86,22 +81,13 @@ def pandas_transform(
         schema: Of what comes back. Without it, as pandas' types have it, which for columns of plain
             Python objects follows their values: a column that is empty in one batch has no type
             then.
-
-    Raises:
-        EnvironmentSetupError: There is no pandas here: it comes with the extra `coordlog[pandas]`.
     """
-    if importlib.util.find_spec("pandas") is None:
-        raise EnvironmentSetupError(
-            "there is no pandas in this environment", "pip install 'coordlog[pandas]'"
-        )
     return partial(_apply_pandas, function, schema)
 
 
 def _apply_pandas(
     function: PandasFunction, schema: pa.Schema | None, batch: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
-    import pandas as pd  # noqa: PLC0415, as above
-
     made = function(batch.to_pandas(types_mapper=pd.ArrowDtype))
     frames = [made] if isinstance(made, pd.DataFrame) else made
     expected = "a pandas.DataFrame or an iterable of them"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -111,31 +108,3 @@ def test_a_transform_travels_to_the_tasks_and_keeps_no_state_across_splits() -> 
 
     assert (spec.operator_id, spec.keeps_state_across_splits) == ("double", False)
     assert [one.num_rows for one in operator.process(BATCH)] == [3]
-
-
-def test_only_a_transform_of_pandas_needs_pandas(tmp_path: Path) -> None:
-    """Without it all else works, and that one says what is missing."""
-    program = (
-        "from importlib.machinery import PathFinder\n"
-        "find = PathFinder.find_spec\n"
-        "PathFinder.find_spec = lambda name, *more: (\n"  # as if it were not there
-        "    None if name.partition('.')[0] == 'pandas' else find(name, *more)\n"
-        ")\n"
-        "import pyarrow as pa\n"
-        "from coordlog.errors import EnvironmentSetupError\n"
-        "from coordlog.spark_integration import pandas_transform\n"
-        "from coordlog.spark_integration.transform import TransformOperator\n"
-        "batch = pa.record_batch({'i': [1]})\n"
-        "assert list(TransformOperator(lambda one: one).process(batch)) == [batch]\n"
-        "try:\n"
-        "    pandas_transform(lambda one: one)\n"
-        "except EnvironmentSetupError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-
-    assert done.stdout == (
-        "there is no pandas in this environment; pip install 'coordlog[pandas]'\n"
-    )
