@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["MisfitError", "fitted", "widened"]
 
@@ -85,12 +86,22 @@ def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
         return values
     if not _is_same_kind(values.type, column.type):
         raise MisfitError(f"column {column.name!r} is {values.type} and in the files {column.type}")
+    differs = f"column {column.name!r} is {values.type} and in the files {column.type}"
     try:
-        return values.cast(column.type)
+        cast = values.cast(column.type)
     except pa.ArrowException as error:
-        raise MisfitError(
-            f"column {column.name!r} is {values.type} and in the files {column.type} ({error})"
-        ) from error
+        raise MisfitError(f"{differs} ({error})") from error
+    if _is_rounded(values, cast):
+        raise MisfitError(f"{differs} (it would be rounded)")
+    return cast
+
+
+def _is_rounded(values: pa.Array, cast: pa.Array) -> bool:
+    """Arrow's safe casts refuse all that loses something, but floats in fewer bits."""
+    if not (pa.types.is_floating(values.type) and pa.types.is_floating(cast.type)):
+        return False
+    differ = pc.not_equal(cast.cast(values.type), values)
+    return bool(pc.any(pc.and_(differ, pc.invert(pc.is_nan(values)))).as_py())
 
 
 def _doubled(names: list[str]) -> list[str]:
