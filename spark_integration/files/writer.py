@@ -110,12 +110,12 @@ class ParquetFileWriter(Operator):
         return self._end_interval()
 
     def discard_split(self, split_id: str) -> None:
-        """Remove this split's file."""
-        file, self._file = self._file, None
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
-        if file is not None:
-            file.discard()
-            self._count += 1
+        """Hand over none of this split's files: all that are open or rolled are its own.
+
+        Rolled ones keep their hidden names until the attempt's are cleaned.
+        """
+        self.close()
+        self._finished = []
 
     def final_snapshot(self) -> Snapshot:
         """Close the last files."""

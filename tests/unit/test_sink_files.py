@@ -501,3 +501,25 @@ def test_a_destination_that_became_a_link_to_another_folder_is_not_written_to(
     assert "no job has made it ready" in error.problem
     assert "exists" in refusal(lambda: publish(sink, snapshot)).problem
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_of_a_split_that_is_given_up_no_file_is_handed_over(tmp_path: Path) -> None:
+    sink = prepared(ParquetSink(tmp_path / "out", roll_rows=2, row_group_rows=1))
+    writer = opened(sink)
+    write(writer, i=[1])
+    kept = writer.end_of_split("first")
+    write(writer, i=[2, 3, 4])
+    writer.discard_split("second")
+    write(writer, i=[5])
+
+    assert contents(sink, writer.end_of_split("third")) == [[5]]
+    assert writer.final_snapshot() == Snapshot()
+    sink.clean(
+        driver_id="driver-a",
+        subtask=0,
+        attempt_number=0,
+        keep=sink.staged_names(kept.committables),
+    )
+    assert [one.name for one in (sink.path / ".coordlog/staging/driver-a").iterdir()] == [
+        "0-0-0.parquet"
+    ]
