@@ -33,6 +33,7 @@ One tree, a leaf for each decision that a caller takes::
     │   └── RequestUnansweredError   its job, its driver or its time is over
     ├── SourceError                an input that cannot be read
     ├── SinkError                  a destination that cannot be written, or is not ours
+    │   └── OutOfSpaceError          no space is left there
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
     └── EnvironmentSetupError      Java, jars, a broker, slots: what this machine lacks
 
@@ -63,6 +64,7 @@ __all__ = [
     "OffsetGapError",
     "OptionError",
     "OutOfRangeError",
+    "OutOfSpaceError",
     "PayloadTypeError",
     "RecordError",
     "RequestError",
@@ -438,6 +440,10 @@ class SinkError(CoordlogError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}; {self.next_step}"
+
+
+class OutOfSpaceError(SinkError):
+    """A destination has no space left, or less than is kept free there; more of it mends that."""
 
 
 class JobFailedError(CoordlogError):

@@ -183,5 +183,38 @@ ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a Parquet writer holds before it writes a row group."""
 
+ROLL_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes after which a file of the sink is closed and the next begun: a reader's task takes one."""
+
+OPEN_FILES_MAX: Final = 32
+"""Files that one writer holds open, one for each partition: past it the longest unused is closed.
+
+Each may hold `S3_PART_BYTES` on its way to an object store.
+"""
+
+DESTINATION_FREE_BYTES_MIN: Final = 1024 * 1024 * 1024
+"""Bytes that must be free at the destination for a job to begin there."""
+
+DESTINATION_RESERVE_BYTES: Final = 256 * 1024 * 1024
+"""Bytes that a writer leaves free at a local destination.
+
+The job stops then, while Kafka, which may share the disk, still has some minutes' worth.
+"""
+
+INTERVAL_NAMES_BYTES_MAX: Final = 600_000
+"""Bytes of the committables of one interval of one writer: with the rest of a snapshot below `RECORD_BYTES_MAX`."""
+
+PARTITIONED_FILES_PER_INTENT: Final = 150
+"""As `FILES_PER_INTENT`, where a name may have 1,000 bytes."""
+
+S3_PART_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of one part of an upload; S3 takes 10,000 parts of at least 5 MiB."""
+
+S3_COPY_PART_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes that an object store copies at one request; S3 takes at most 5 GiB."""
+
+S3_PUBLISH_THREADS: Final = 16
+"""Files that one driver publishes on an object store at a time: it waits, it does not work."""
+
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""

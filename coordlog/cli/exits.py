@@ -6,7 +6,13 @@ import enum
 import errno
 from collections.abc import Iterator
 
-from coordlog.errors import FencedError, LogUnavailableError, RestoreError, UsageError
+from coordlog.errors import (
+    FencedError,
+    LogUnavailableError,
+    OutOfSpaceError,
+    RestoreError,
+    UsageError,
+)
 from coordlog.log.environment_errors import BrokerError
 
 __all__ = ["Exit", "exit_of", "message_of"]
@@ -36,6 +42,8 @@ def exit_of(error: BaseException) -> Exit:
     if any(isinstance(one, OSError) and one.errno in _NO_SPACE for one in _chain(error)):
         return Exit.NO_SPACE
     match error:
+        case OutOfSpaceError():
+            return Exit.NO_SPACE
         case RestoreError():
             return Exit.REFUSED
         case FencedError():

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX, STOP_TIMEOUT_S
+from coordlog.limits import (
+    FILE_BATCH_ROWS,
+    LOG_TIMEOUT_S,
+    RESTARTS_MAX,
+    ROLL_BYTES,
+    STOP_TIMEOUT_S,
+)
 
 from .ingest_options import IngestOptions
 from .logs import SERVERS_VARIABLE
@@ -70,6 +76,31 @@ __all__ = ["ingest"]
     help="What each pyarrow.RecordBatch becomes: module:function or file.py:function.",
 )
 @click.option(
+    "--partition-by",
+    metavar="COLUMN,…",
+    help="Columns whose values become folders of DEST: a=1/b=x/.",
+)
+@click.option(
+    "--roll-bytes",
+    type=int,
+    default=ROLL_BYTES,
+    metavar="N",
+    help="About how long a file of DEST may be; each checkpoint ends all files anyway.",
+)
+@click.option("--roll-rows", type=int, metavar="N", help="The most rows of a file of DEST.")
+@click.option(
+    "--roll-seconds",
+    type=float,
+    metavar="SECONDS",
+    help="How old a file may be when rows come for the next.",
+)
+@click.option(
+    "--widen",
+    "is_widening",
+    is_flag=True,
+    help="Write rows with new, missing or wider columns; without it they are refused.",
+)
+@click.option(
     "--master", metavar="URL", help="Spark's; without it all runs in this process's machine."
 )
 @click.option(
@@ -116,7 +147,8 @@ __all__ = ["ingest"]
 def ingest(context: click.Context, /, **given: object) -> None:
     """Read the files of SRC and write them to DEST as Parquet, each row exactly once.
 
-    SRC is a file, a folder, a glob or an fsspec URL; DEST is a local folder of this job's own.
+    SRC is a file, a folder, a glob or an fsspec URL; DEST is a local folder of this job's own, or
+    s3://BUCKET/PREFIX.
 
     Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
     files that are finished. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, UsageError
-from coordlog.limits import FILE_BATCH_ROWS, LOG_TIMEOUT_S, RESTARTS_MAX, STOP_TIMEOUT_S
+from coordlog.limits import (
+    FILE_BATCH_ROWS,
+    LOG_TIMEOUT_S,
+    RESTARTS_MAX,
+    ROLL_BYTES,
+    STOP_TIMEOUT_S,
+)
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.sink import ParquetSink
@@ -71,6 +77,12 @@ class IngestOptions:
     log_timeout_s: float = LOG_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     is_verbose: bool = False
+    partition_by: str | None = None
+    """Columns, with commas between them."""
+    roll_bytes: int = ROLL_BYTES
+    roll_rows: int | None = None
+    roll_seconds: float | None = None
+    is_widening: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +108,9 @@ def default_job_id(destination: str) -> str:
     A second run of a command goes on with the first one's job, and two commands that write to
     different places never share one.
     """
-    path = os.path.abspath(Path(destination).expanduser())  # noqa: PTH100, links are not followed
+    path = destination.rstrip("/")
+    if "://" not in destination:
+        path = os.path.abspath(Path(destination).expanduser())  # noqa: PTH100, links are not followed
     name = re.sub(r"[^a-z0-9]+", "-", Path(path).name.lower()).strip("-")[:_NAME_CHARS]
     digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     return "-".join(part for part in ("ingest", name.strip("-"), digest) if part)
@@ -136,7 +150,16 @@ def parts_of(options: IngestOptions) -> IngestParts:
             no_newlines_in_fields=options.no_newlines_in_fields,
         )
     )
-    sink = attempt(lambda: ParquetSink(options.destination))
+    sink = attempt(
+        lambda: ParquetSink(
+            options.destination,
+            partition_by=[] if options.partition_by is None else options.partition_by.split(","),
+            roll_bytes=options.roll_bytes,
+            roll_rows=options.roll_rows,
+            roll_seconds=options.roll_seconds,
+            widen=options.is_widening,
+        )
+    )
     transform = None
     if options.transform is not None:
         named = options.transform

@@ -110,6 +110,8 @@ def look(
                 _refuse_live_driver(job_id, state)
             _check_destination(job_id, tapped.fold, parts.sink)
         parts.sink.prepare(job_id)
+        if state is None:
+            parts.sink.refuse_earlier_output(job_id)
         log.create()
     except RecordError as error:
         log.close()
@@ -154,12 +156,12 @@ def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> No
     """What an earlier run has published or staged is in the folder that it had."""
     if not fold.progress.attempts_started:
         return
-    if not (sink.path / ".coordlog" / "owner.json").exists():
+    if not sink.is_taken():
         raise RestoreError(
             job_id,
             "the destination",
             "a folder that this job has written to",
-            f"{sink.path}, to which it has not",
+            f"{sink.destination}, to which it has not",
             "give the destination of its first run, or another job id",
         )
 

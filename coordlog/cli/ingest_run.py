@@ -238,7 +238,7 @@ class _Ingest:
         servers = options.bootstrap_servers
         around = Surrounding(
             job_id=self._parts.job_id,
-            destination=str(self._parts.sink.path),
+            destination=self._parts.sink.destination,
             log_name=found.log.identity.name,
             servers_option=""
             if servers is None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from coordlog.errors import SinkError
+from coordlog.errors import OutOfSpaceError, SinkError
 
 __all__ = [
     "checksum_of",
@@ -26,9 +26,12 @@ __all__ = [
 ]
 
 _CHUNK_BYTES: Final = 1024 * 1024
-_NEXT_STEPS: Final = {
+_DRAFT_TRIES: Final = 5
+_NO_SPACE: Final = {
     errno.ENOSPC: "free some space there, then run the same command again",
     errno.EDQUOT: "free some of the quota there, then run the same command again",
+}
+_NEXT_STEPS: Final = {
     errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
     errno.EACCES: "allow the user that runs the job and its tasks to write there",
     errno.EPERM: "allow the user that runs the job and its tasks to write there",
@@ -40,8 +43,11 @@ _NEXT_STEPS: Final = {
 def refusal(where: str, doing: str, error: OSError) -> SinkError:
     """`error` as a sentence with the path, errno and the next step."""
     number = f"[errno {error.errno}] " if error.errno is not None else ""
+    problem = f"{doing}: {number}{error.strerror or error}"
+    if error.errno in _NO_SPACE:
+        return OutOfSpaceError(where, problem, _NO_SPACE[error.errno])
     step = _NEXT_STEPS.get(error.errno or 0, "see that its file system works, then run it again")
-    return SinkError(where, f"{doing}: {number}{error.strerror or error}", step)
+    return SinkError(where, problem, step)
 
 
 @contextmanager
@@ -74,6 +80,17 @@ def make_folders(folder: Path) -> None:
 
 def write_once(path: Path, content: bytes) -> bool:
     """Give `path` this content, whole and on disk, unless it exists; whether this call did it."""
+    for tries_left in reversed(range(_DRAFT_TRIES)):
+        try:
+            return _write_once(path, content)
+        except FileNotFoundError:
+            # A sweep has taken the draft for a dead driver's.
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _write_once(path: Path, content: bytes) -> bool:
     draft = path.with_name(f"{path.name}.{uuid4().hex}.draft")
     try:
         with draft.open("xb") as file:

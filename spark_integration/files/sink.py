@@ -1,26 +1,36 @@
-"""A sink of Parquet files in a local folder, published exactly once."""
+"""A sink of Parquet files, in a local folder or an object store, published exactly once."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import pyarrow as pa
 
 from coordlog.chain import OperatorSpec
 from coordlog.coordinator import CommittableOf, Sink
 from coordlog.coordinators.commits import CommitCoordinatorProvider
-from coordlog.errors import OptionError, SinkError
-from coordlog.limits import FILES_PER_INTENT, ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from coordlog.errors import OptionError, SinkError, UsageError
+from coordlog.limits import (
+    FILES_PER_INTENT,
+    PARTITIONED_FILES_PER_INTENT,
+    ROLL_BYTES,
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+)
 from coordlog.schemas.payload import Payload, payload_type_of
 
 from .destination import Destination
+from .fitting import MisfitError, widened
+from .local_store import LocalStore
 from .payloads import FilesPublished, PublishFiles, StagedFile
-from .publish import publish
+from .s3_store import S3Store
+from .store import At, FileStore, nowhere
 from .writer import ParquetFileWriter, ParquetWriterOptions
 
 __all__ = ["ParquetSink"]
@@ -28,14 +38,16 @@ __all__ = ["ParquetSink"]
 Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 _COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _COMMITTABLE = payload_type_of(StagedFile)
+_S3: Final = ("s3://", "s3a://")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class ParquetSink(Sink):
-    """Parquet files in a folder of one job, which the driver and all executors share.
+    """Parquet files below one root of one job, which the driver and all executors share.
 
     A file gets its final name once, after the checkpoint that holds it has completed; a reader sees
     file by file, never a part of one. All files have one schema: that of the first rows written, or
-    `schema`.
+    `schema`; or one that only gets wider.
 
     The driver calls, in this order: `prepare` before any attempt starts; `settle` for each intent;
     `clean` for an attempt that is over, after the record that gave its names up is released;
@@ -43,17 +55,27 @@ class ParquetSink(Sink):
     drivers at once.
 
     Args:
-        path: A local path. Made where it does not exist.
+        path: A local path, made where it does not exist; or `s3://BUCKET/PREFIX`, with endpoint and
+            credentials as Amazon's own tools take them (`AWS_ENDPOINT_URL_S3`, `AWS_PROFILE`, …).
         schema: Of all files. Without it, that of the first rows: then they must have a type in
             every column.
         compression: Of the columns.
         row_group_rows: Rows after which a row group is written.
         row_group_bytes: Bytes, as Arrow holds them, after which one is written: about what a writer
             takes of memory.
+        partition_by: Columns of strings, integers, booleans or dates: their values become folders,
+            `a=1/b=x/`, as Spark writes and reads them.
+        roll_bytes: A file that has as many is closed, and the next begun: it is at most one row
+            group longer.
+        roll_rows: A file never has more rows.
+        roll_seconds: A file whose first row is as old is closed with the next batch. Every
+            checkpoint, and in batch every end of a split, closes all files anyway.
+        widen: A batch with a new column, without a column, or with a wider type is written, and
+            later files have the wider schema. Otherwise it is refused, with the difference by name.
 
     Raises:
         OptionError: An option is out of range.
-        SinkError: `path` is not local.
+        SinkError: `path` is in a file system that cannot be published in, or has credentials.
     """
 
     def __init__(
@@ -64,42 +86,61 @@ class ParquetSink(Sink):
         compression: Compression = "zstd",
         row_group_rows: int = ROW_GROUP_ROWS,
         row_group_bytes: int = ROW_GROUP_BYTES,
+        partition_by: Sequence[str] = (),
+        roll_bytes: int = ROLL_BYTES,
+        roll_rows: int | None = None,
+        roll_seconds: float | None = None,
+        widen: bool = False,
     ) -> None:
-        text = os.fspath(path)
-        if not text:
-            raise OptionError("path", text, "a path")
         if compression not in _COMPRESSIONS:
             raise OptionError("compression", compression, f"one of {', '.join(_COMPRESSIONS)}")
         for name, value in (
             ("row_group_rows", row_group_rows),
             ("row_group_bytes", row_group_bytes),
+            ("roll_bytes", roll_bytes),
+            ("roll_rows", roll_rows),
         ):
-            if value < 1:
+            if value is not None and value < 1:
                 raise OptionError(name, value, "at least 1")
-        text = text.removeprefix("file://")
-        if "://" in text or "::" in text:
-            raise SinkError(
-                text.partition("://")[0] + "://",
-                "the sink publishes by a hard link, which this file system does not have",
-                "give a local path; copy the files there once the job has finished",
-            )
+        if roll_seconds is not None and not roll_seconds > 0:
+            raise OptionError("roll_seconds", roll_seconds, "above 0")
+        columns = _partition_columns(partition_by, schema)
+        self._store = _store(os.fspath(path))
         self._options = ParquetWriterOptions(
-            # Not resolved: a link in the path may be set to lead elsewhere between two runs.
-            root=Path(os.path.abspath(Path(text).expanduser())),  # noqa: PTH100
+            store=self._store,
             compression=compression,
             row_group_rows=row_group_rows,
             row_group_bytes=row_group_bytes,
+            partition_by=columns,
+            roll_bytes=roll_bytes,
+            roll_rows=roll_rows,
+            roll_s=roll_seconds,
+            widens=widen,
         )
-        self._destination = Destination(self._options.root)
+        self._destination = Destination(self._store)
         self._schema = schema
 
     @property
+    def destination(self) -> str:
+        """Where the files are: an absolute path, or a URL without credentials."""
+        return self._store.where
+
+    @property
     def path(self) -> Path:
-        """The destination, absolute."""
-        return self._options.root
+        """The destination, absolute, where it is local.
+
+        Raises:
+            UsageError: It is in an object store; `destination` names it.
+        """
+        if not isinstance(self._store, LocalStore):
+            raise UsageError(f"{self.destination} has no path on this machine; see `destination`")
+        return self._store.root
 
     def spec(self, operator_id: str = "sink") -> OperatorSpec:
         """The sink as a link of a chain. It keeps nothing across splits."""
+        per_intent = (
+            PARTITIONED_FILES_PER_INTENT if self._options.partition_by else FILES_PER_INTENT
+        )
         return OperatorSpec(
             operator_id=operator_id,
             create_operator=partial(ParquetFileWriter, self._options),
@@ -108,7 +149,7 @@ class ParquetSink(Sink):
                 sink=self,
                 make_intent=self.make_intent,
                 payload_types=(StagedFile, PublishFiles, FilesPublished),
-                committables_per_intent=FILES_PER_INTENT,
+                committables_per_intent=per_intent,
             ),
             keeps_state_across_splits=False,
         )
@@ -120,18 +161,51 @@ class ParquetSink(Sink):
 
         Raises:
             SinkError: It is another's, is not a folder, cannot be written, or cannot publish
-                without replacing.
+                without replacing; or what stands there has another schema or other partitions.
+            OutOfSpaceError: It would be new, and has less than 1 GiB free.
         """
-        self._destination.prepare(job_id)
-        if self._schema is not None:
-            settled = self._destination.settle_schema(self._schema)
-            given = pa.schema(pa.field(one.name, one.type) for one in self._schema)
-            if not settled.equals(given):
+        destination, columns = self._destination, self._options.partition_by
+        destination.prepare(job_id)
+        if self._schema is None:
+            if (settled := destination.settled_schema()) is not None:
+                destination.settle_schema(settled.columns, columns)
+            return
+        given = pa.schema([pa.field(one.name, one.type) for one in self._schema])
+        settled = destination.settle_schema(given, columns)
+        wanted = settled.columns
+        if self._options.widens:
+            try:
+                wanted = widened(settled.columns, given)
+            except MisfitError as error:
                 raise SinkError(
-                    str(self.path),
-                    f"`schema=` is {_in_line(given)}; all files here have {_in_line(settled)}",
-                    "give that one, or another destination",
-                )
+                    self.destination,
+                    f"`schema=` does not fit the files there: {error}",
+                    "give one that does, or another destination",
+                ) from error
+            if not wanted.equals(settled.columns):
+                destination.widen(settled, wanted)
+        elif not wanted.equals(given):
+            raise SinkError(
+                self.destination,
+                f"`schema=` is {_in_line(given)}; all files here have {_in_line(wanted)}",
+                "give that one, or another destination",
+            )
+
+    def refuse_earlier_output(self, job_id: str) -> None:
+        """For a job whose log is empty: refuse a destination in which it has published before.
+
+        Raises:
+            SinkError: There is something, which the job would write a second time.
+        """
+        self._destination.refuse_earlier_output(job_id)
+
+    def is_taken(self) -> bool:
+        """Whether a job has made the destination ready.
+
+        Raises:
+            SinkError: It cannot be looked at.
+        """
+        return self._destination.has_owner()
 
     def make_intent(
         self, checkpoint_id: int, committables: Sequence[CommittableOf]
@@ -140,14 +214,22 @@ class ParquetSink(Sink):
         files = [cast("StagedFile", _COMMITTABLE.decode(one.content)) for one in committables]
         return PublishFiles(checkpoint_id=checkpoint_id, files=files)
 
-    def settle(self, intent: Payload) -> FilesPublished:
+    def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
         """Publish what of `intent` is not published yet. Any thread; may run twice at once.
+
+        `at` is told each place where a crash would leave something to be found; tests crash there.
 
         Raises:
             SinkError: A file is gone, damaged, or its name is taken by other content.
         """
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
-        return publish(self._destination, intent)
+        self._store.publish(intent.files, at=at)
+        return FilesPublished(
+            checkpoint_id=intent.checkpoint_id,
+            file_count=len(intent.files),
+            rows=sum(one.rows for one in intent.files),
+            size_bytes=sum(one.size_bytes for one in intent.files),
+        )
 
     def clean(
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
@@ -155,9 +237,9 @@ class ParquetSink(Sink):
         """Delete the staged files of an attempt that is over, but `keep` (see `staged_names`).
 
         Raises:
-            SinkError: The operating system refuses.
+            SinkError: The operating system, or the store, refuses.
         """
-        self._destination.clean(
+        self._store.clean(
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
 
@@ -167,9 +249,9 @@ class ParquetSink(Sink):
         Only when no attempt of the job lives, of any driver.
 
         Raises:
-            SinkError: The operating system refuses.
+            SinkError: The operating system, or the store, refuses.
         """
-        self._destination.sweep(keep=keep)
+        self._store.sweep(keep=keep)
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
         """What `clean` and `sweep` must keep as long as the log holds these committables."""
@@ -180,6 +262,61 @@ class ParquetSink(Sink):
     def intent_names(self, intent: Payload) -> frozenset[str]:
         """What `clean` and `sweep` must keep as long as the intent has no outcome."""
         return frozenset(one.staged for one in cast("PublishFiles", intent).files)
+
+
+def _store(path: str) -> FileStore:
+    if not path:
+        raise OptionError("path", path, "a path, or s3://BUCKET/PREFIX")
+    path = path.removeprefix("file://")
+    if path.startswith(_S3) and "::" not in path:
+        return S3Store(_checked_s3(path))
+    if "://" in path or "::" in path:
+        scheme = path.partition("://")[0].partition("::")[0] + "://"
+        why = (
+            "its files are in the memory of one process, and tasks run in others"
+            if scheme == "memory://"
+            else "the sink has no way there to publish a file without replacing one"
+        )
+        raise SinkError(
+            scheme,
+            why,
+            "give a local path, or s3://BUCKET/PREFIX; copy the files elsewhere once the job has "
+            "finished",
+        )
+    # Not resolved: a link in the path may be set to lead elsewhere between two runs.
+    return LocalStore(Path(os.path.abspath(Path(path).expanduser())))  # noqa: PTH100
+
+
+def _checked_s3(url: str) -> str:
+    """The URL as `s3://BUCKET/PREFIX`. What is refused is not shown: it may hold a secret."""
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if "@" in bucket or "?" in url or "#" in url:
+        raise SinkError(
+            "s3://",
+            "a URL with credentials or a query: a URL is shown and recorded",
+            "give s3://BUCKET/PREFIX alone, and credentials as AWS_PROFILE or AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY",
+        )
+    if not _BUCKET.fullmatch(bucket):
+        raise OptionError("path", url, "s3://BUCKET/PREFIX, with a bucket's name")
+    prefix = prefix.rstrip("/")
+    if prefix and any(one in ("", ".", "..") for one in prefix.split("/")):
+        raise OptionError("path", url, "s3://BUCKET/PREFIX, with no part that is empty, . or ..")
+    return f"s3://{bucket}/{prefix}"
+
+
+def _partition_columns(given: Sequence[str], schema: pa.Schema | None) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise OptionError("partition_by", given, "a list of columns")
+    columns = tuple(given)
+    if len(set(columns)) < len(columns) or not all(columns):
+        raise OptionError("partition_by", columns, "names of columns, each once")
+    for one in columns:
+        if one.startswith("."):
+            raise OptionError("partition_by", one, "a name that does not begin with a dot: hidden")
+        if schema is not None and one not in schema.names:
+            raise OptionError("partition_by", one, f"one of {', '.join(schema.names)}")
+    return columns
 
 
 def _in_line(schema: pa.Schema) -> str:

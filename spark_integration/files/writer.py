@@ -1,28 +1,25 @@
-"""The subtask's side of the Parquet sink: hidden files, on disk before they are handed over."""
+"""The subtask's side of the Parquet sink: hidden files, there to stay before they are handed over."""
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from coordlog.errors import SinkError
+from coordlog.limits import INTERVAL_NAMES_BYTES_MAX, OPEN_FILES_MAX
 from coordlog.schemas.payload import payload_type_of
 from coordlog.subtask import Operator, OperatorContext, Snapshot
 
-from .destination import Destination, StagedName
-from .durable import make_folders, new_checksum, refusal, sink_errors, sync_folder
+from .destination import Destination, SettledSchema
+from .fitting import MisfitError, fitted, widened
+from .names import StagedName
+from .parquet_output import ParquetOutput
+from .partitions import by_partition
 from .payloads import StagedFile
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer  # a module for type checkers alone
+from .store import FileStore
 
 __all__ = ["ParquetFileWriter", "ParquetWriterOptions"]
 
@@ -33,82 +30,238 @@ _COMMITTABLE = payload_type_of(StagedFile)
 class ParquetWriterOptions:
     """All that a writer needs; pickles."""
 
-    root: Path
+    store: FileStore
     compression: str
     row_group_rows: int
     row_group_bytes: int
+    partition_by: tuple[str, ...]
+    roll_bytes: int
+    roll_rows: int | None
+    roll_s: float | None
+    widens: bool
+    open_files_max: int = OPEN_FILES_MAX
+
+
+@dataclass(slots=True, eq=False)
+class _OpenPartition:
+    """The rows of one partition since its last file was closed."""
+
+    folder: str
+    since_s: float
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_rows: int = 0
+    held_bytes: int = 0
+    output: ParquetOutput | None = None
+    name: StagedName | None = None
+
+    @property
+    def rows(self) -> int:
+        """Held, or in its file."""
+        return self.held_rows + (0 if self.output is None else self.output.rows)
 
 
 class ParquetFileWriter(Operator):
-    """Writes one file per interval: up to a barrier, the end of a split, or the end.
+    """Writes files, one partition's rows each, and closes all of them where an interval ends.
 
-    An interval without rows makes no file. It keeps no state: a name is made of the attempt and a
-    count, and an attempt's names are never another's. The file of an unfinished interval is removed
-    by `close`, where that is still called.
+    An interval goes up to a barrier, the end of a split, or the end; one without rows makes no
+    file. A file is closed earlier when it is long, old, or one of too many that are open. The
+    writer keeps no state: a name is made of the attempt and a count, and an attempt's names are
+    never another's. What is unfinished is removed by `close`, where that is still called.
+
+    Args:
+        options: Travel to the task.
+        clock: Seconds; tells how old a file is, and decides nothing else.
     """
 
-    def __init__(self, options: ParquetWriterOptions) -> None:
-        self._options = options
-        self._destination = Destination(options.root)
+    def __init__(
+        self, options: ParquetWriterOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options, self._clock = options, clock
+        self._destination = Destination(options.store)
         self._context: OperatorContext | None = None
-        self._schema: pa.Schema | None = None
+        self._settled: SettledSchema | None = None
         self._count = 0
-        self._held: list[pa.RecordBatch] = []
-        self._held_rows = 0
-        self._held_bytes = 0
-        self._file: _OpenFile | None = None
+        self._open: dict[str, _OpenPartition] = {}
+        """By folder, the longest unused first."""
+        self._finished: list[bytes] = []
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """See that the destination is this job's, from this machine too."""
         self._context = context
         self._destination.check_owner(context.job_id)
-        folder = self._options.root / self._name().staged
-        with sink_errors(folder.parent, "it cannot be made"):
-            make_folders(folder.parent)
+        self._options.store.make_staging(context.driver_id)
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Write `batch`; nothing goes on to a next operator."""
         if batch.num_rows:
-            if self._schema is None:
-                self._schema = self._destination.settle_schema(batch.schema)
-            conformed = self._conform(batch, self._schema)
-            self._held.append(conformed)
-            self._held_rows += conformed.num_rows
-            self._held_bytes += conformed.nbytes
-            if (
-                self._held_rows >= self._options.row_group_rows
-                or self._held_bytes >= self._options.row_group_bytes
-            ):
-                self._write_row_group()
+            options = self._options
+            rows = self._fitted(batch)
+            for folder, piece in by_partition(self._destination.where, rows, options.partition_by):
+                self._take(folder, piece)
+        self._finish_old()
         return ()
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """Close this interval's file."""
+        """Close this interval's files."""
         return self._end_interval()
 
     def end_of_split(self, split_id: str) -> Snapshot:
-        """Close this split's file."""
+        """Close this split's files."""
         return self._end_interval()
 
     def discard_split(self, split_id: str) -> None:
-        """Remove this split's file."""
-        file, self._file = self._file, None
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
-        if file is not None:
-            file.discard()
-            self._count += 1
+        """Hand over none of this split's files: all that are open or rolled are its own.
+
+        Rolled ones keep their hidden names until the attempt's are cleaned.
+        """
+        self.close()
+        self._finished = []
 
     def final_snapshot(self) -> Snapshot:
-        """Close the last file."""
+        """Close the last files."""
         return self._end_interval()
 
     def close(self) -> None:
-        """Remove a file that was not handed over."""
-        file, self._file, self._held = self._file, None, []
-        if file is not None:
-            file.discard()
+        """Remove files that were not handed over."""
+        partitions, self._open = self._open, {}
+        for one in partitions.values():
+            if one.output is not None:
+                one.output.discard()
 
-    def _name(self) -> StagedName:
+    # --- one schema -----------------------------------------------------------------------------
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        widens, destination = self._options.widens, self._destination
+        if self._settled is None:
+            self._settled = destination.settle_schema(batch.schema, self._options.partition_by)
+        while True:  # each round has a schema of a higher version
+            settled = self._settled
+            try:
+                return fitted(batch, settled.columns, fills_missing=widens)
+            except MisfitError as error:
+                newest = destination.settled_schema(settled)
+                if newest is None and widens:
+                    newest = self._widened(settled, batch.schema)
+                if newest is None:
+                    raise self._misfit(str(error)) from error
+            for folder in list(self._open):
+                self._finish(folder)  # a file has one schema
+            self._settled = newest
+
+    def _widened(self, settled: SettledSchema, other: pa.Schema) -> SettledSchema | None:
+        try:
+            columns = widened(settled.columns, other)
+        except MisfitError as error:
+            raise self._misfit(str(error)) from error
+        if columns.equals(settled.columns):
+            return None
+        for one in settled.partition_by:
+            if columns.field(one).type != settled.columns.field(one).type:
+                raise self._misfit(
+                    f"partition column {one!r} is {other.field(one).type} and in the files "
+                    f"{settled.columns.field(one).type}"
+                )
+        return self._destination.widen(settled, columns)
+
+    def _misfit(self, differences: str) -> SinkError:
+        wider = "" if self._options.widens else "let the sink widen what can be (`--widen`), "
+        return SinkError(
+            self._destination.where,
+            f"a batch does not fit the files there: {differences}",
+            f"{wider}cast it in the transform, or write to another destination; where nothing has "
+            f"been published yet, removing {self._destination.schema_file} settles it anew",
+        )
+
+    # --- partitions and files -------------------------------------------------------------------
+    def _take(self, folder: str, rows: pa.RecordBatch) -> None:
+        options = self._options
+        while rows.num_rows:
+            one = self._open.pop(folder, None) or self._begin(folder)
+            self._open[folder] = one  # the last used stands last
+            room = rows.num_rows if options.roll_rows is None else options.roll_rows - one.rows
+            piece, rows = rows.slice(0, room), rows.slice(room)
+            one.held.append(piece)
+            one.held_rows += piece.num_rows
+            one.held_bytes += piece.nbytes
+            if one.rows == options.roll_rows:
+                self._finish(folder)
+            elif one.held_rows >= options.row_group_rows or one.held_bytes >= min(
+                options.row_group_bytes, options.roll_bytes
+            ):
+                self._write_row_group(one)
+        # What all partitions hold together is bounded as one row group is.
+        while sum(one.held_bytes for one in self._open.values()) >= options.row_group_bytes:
+            self._write_row_group(max(self._open.values(), key=lambda one: one.held_bytes))
+
+    def _begin(self, folder: str) -> _OpenPartition:
+        if len(self._open) >= self._options.open_files_max:
+            self._finish(next(iter(self._open)))
+        return _OpenPartition(folder=folder, since_s=self._clock())
+
+    def _write_row_group(self, one: _OpenPartition) -> None:
+        assert self._settled is not None, "rows are held only once there is a schema"
+        if one.output is None:
+            self._destination.check_reserve()
+            one.name = self._name(one.folder)
+            self._options.store.check_final(one.name.final)
+            self._count += 1
+            one.output = ParquetOutput(
+                self._options.store.stage(one.name.staged),
+                where=f"{self._destination.where}/{one.name.staged}",
+                schema=one.held[0].schema,
+                compression=self._options.compression,
+            )
+        one.output.write(pa.Table.from_batches(one.held))
+        one.held, one.held_rows, one.held_bytes = [], 0, 0
+        if one.output.size_bytes >= self._options.roll_bytes:
+            self._finish(one.folder)
+        else:
+            self._destination.check_reserve()
+
+    def _finish(self, folder: str) -> None:
+        """Close the file of this partition; from here on it is a committable."""
+        one = self._open[folder]
+        if one.held:
+            self._write_row_group(one)  # which may be the one after which it is closed
+        if self._open.get(folder) is not one:
+            return
+        assert one.output is not None, "an open partition has rows"
+        assert one.name is not None, "its file has a name"
+        size_bytes, checksum = one.output.finish()
+        del self._open[folder]
+        staged = StagedFile(
+            staged=one.name.staged,
+            final=one.name.final,
+            size_bytes=size_bytes,
+            checksum=checksum,
+            rows=one.output.rows,
+        )
+        self._finished.append(_COMMITTABLE.encode(staged))
+        size = sum(map(len, self._finished))
+        if size > INTERVAL_NAMES_BYTES_MAX:
+            raise SinkError(
+                self._destination.where,
+                f"{len(self._finished)} files since the last checkpoint or split: their names have "
+                f"{size:,} bytes, and the log takes {INTERVAL_NAMES_BYTES_MAX:,} at a time",
+                "partition by columns with fewer values, sort by them before, roll later, or take "
+                "checkpoints more often",
+            )
+
+    def _finish_old(self) -> None:
+        limit_s = self._options.roll_s
+        if limit_s is None:
+            return
+        now_s = self._clock()
+        for one in list(self._open.values()):
+            if now_s - one.since_s >= limit_s:
+                self._finish(one.folder)
+
+    def _end_interval(self) -> Snapshot:
+        for folder in sorted(self._open):
+            self._finish(folder)
+        committables, self._finished = tuple(self._finished), []
+        return Snapshot(committables=committables)
+
+    def _name(self, folder: str) -> StagedName:
         context = self._context
         assert context is not None, "`open` comes first"
         return StagedName(
@@ -117,151 +270,5 @@ class ParquetFileWriter(Operator):
             subtask=context.subtask,
             attempt_number=context.attempt_number,
             count=self._count,
+            folder=folder,
         )
-
-    def _write_row_group(self) -> None:
-        assert self._schema is not None, "rows are held only once there is a schema"
-        if self._file is None:
-            path = self._options.root / self._name().staged
-            self._file = _OpenFile(path, self._schema, self._options.compression)
-        self._file.write(pa.Table.from_batches(self._held, self._schema))
-        self._held, self._held_rows, self._held_bytes = [], 0, 0
-
-    def _end_interval(self) -> Snapshot:
-        if self._held:
-            self._write_row_group()
-        if self._file is None:
-            return Snapshot()
-        name = self._name()
-        size_bytes, checksum = self._file.finish()
-        staged = StagedFile(
-            staged=name.staged,
-            final=name.final,
-            size_bytes=size_bytes,
-            checksum=checksum,
-            rows=self._file.rows,
-        )
-        self._file = None
-        self._count += 1
-        return Snapshot(committables=(_COMMITTABLE.encode(staged),))
-
-    def _conform(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """`batch` with the types of all files here; pandas varies a type with a column's nulls."""
-        if batch.schema.names != schema.names:
-            raise self._misfit(f"columns {batch.schema.names}", f"columns {schema.names}")
-        columns: list[pa.Array] = []
-        for values, column in zip(batch.columns, schema, strict=True):
-            if values.type == column.type:
-                columns.append(values)
-                continue
-            if not _is_same_kind(values.type, column.type):
-                raise self._misfit(f"column {column.name!r} of {values.type}", str(column.type))
-            try:
-                columns.append(values.cast(column.type))
-            except pa.ArrowException as error:
-                raise self._misfit(
-                    f"column {column.name!r} of {values.type} ({error})", str(column.type)
-                ) from error
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _misfit(self, got: str, expected: str) -> SinkError:
-        return SinkError(
-            str(self._options.root),
-            f"a batch has {got}; all files here have {expected}",
-            "cast it in the transform, or write to another destination; where nothing has been "
-            f"published yet, removing {self._destination.schema_file} settles it anew",
-        )
-
-
-class _OpenFile:
-    """One Parquet file that is being written.
-
-    After an error it takes nothing more: call `discard`.
-    """
-
-    def __init__(self, path: Path, schema: pa.Schema, compression: str) -> None:
-        self.rows = 0
-        self._path = path
-        with sink_errors(path, "it cannot be made"):
-            self._bytes = _ChecksummedBytes(path.open("xb"))
-        # Spark reads no timestamps finer than microseconds; losing what is finer is an error, not
-        # rounding.
-        self._parquet = pq.ParquetWriter(
-            self._bytes, schema, compression=compression, coerce_timestamps="us"
-        )
-
-    def write(self, table: pa.Table) -> None:
-        try:
-            self._parquet.write_table(table, row_group_size=table.num_rows)
-        except OSError as error:
-            raise refusal(str(self._path), "it cannot be written", error) from error
-        except pa.ArrowException as error:
-            raise SinkError(
-                str(self._path),
-                f"rows cannot be written as Parquet: {error}",
-                "cast the column in the transform",
-            ) from error
-        self.rows += table.num_rows
-
-    def finish(self) -> tuple[int, str]:
-        """Size and checksum, when both the content and the name are on disk."""
-        with sink_errors(self._path, "it cannot be written"):
-            self._parquet.close()
-            self._bytes.sync_and_close()
-            sync_folder(self._path.parent)
-        return self._bytes.size_bytes, self._bytes.checksum.hexdigest()
-
-    def discard(self) -> None:
-        self._bytes.ignore_writes()
-        with suppress(OSError, pa.ArrowException):
-            self._parquet.close()
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
-
-
-class _ChecksummedBytes(io.RawIOBase):
-    """Passes bytes on to a file and knows their count and checksum."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.size_bytes = 0
-        self.checksum = new_checksum()
-        self._file = file
-        self._is_ignoring = False
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size_bytes
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        piece = memoryview(cast("bytes", data))
-        if not self._is_ignoring:
-            self._file.write(piece)
-            self.checksum.update(piece)
-        self.size_bytes += piece.nbytes
-        return piece.nbytes
-
-    def sync_and_close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def ignore_writes(self) -> None:
-        """Let the Parquet library end in peace: what it still writes is given up."""
-        self._is_ignoring = True
-        with suppress(OSError):
-            self._file.close()
-
-
-def _is_same_kind(one: pa.DataType, other: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_null(one) or any(
-        is_kind(one) and is_kind(other)
-        for is_kind in (
-            lambda t: types.is_integer(t) or types.is_floating(t),
-            lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
-            types.is_timestamp,
-            types.is_decimal,
-        )
-    )

@@ -99,6 +99,11 @@ class IngestCase:
         return self.folder / "out"
 
     @property
+    def destination(self) -> str:
+        """As the command is told."""
+        return str(self.output)
+
+    @property
     def transform(self) -> Path:
         """A file with a slow function."""
         return self.folder / "slow.py"
@@ -110,7 +115,7 @@ class IngestCase:
 
     def start(self, *more: str, **environment: str) -> IngestProcess:
         """The command; `more` are further options."""
-        arguments = [str(self.source), str(self.output), "--job-id", self.job_id]
+        arguments = [str(self.source), self.destination, "--job-id", self.job_id]
         arguments += ["--bootstrap-servers", self.servers, "--parallelism", "2"]
         arguments += ["--batch-rows", "50", "--transform", f"{self.transform}:slowly"]
         run = IngestProcess(
@@ -154,6 +159,11 @@ class IngestCase:
         )
         return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
+    def staged(self) -> list[str]:
+        """What is left over of its attempts."""
+        staged = self.output / ".coordlog" / "staging"
+        return [str(path) for path in staged.rglob("*") if path.is_file()]
+
     def _rows_in(self) -> Counter[tuple[int, str, int]]:
         """What the source holds, counted with the module `csv` alone."""
         counted: Counter[tuple[int, str, int]] = Counter()
@@ -171,8 +181,7 @@ class IngestCase:
         """All rows, each once; every split finished by one attempt; nothing left behind."""
         assert self.rows_out() == self.expected
         assert pids_with_tag(self.tag) == []
-        staged = self.output / ".coordlog" / "staging"
-        assert [path for path in staged.rglob("*") if path.is_file()] == []
+        assert self.staged() == []
         log = open_log(self.job_id, self.servers)
         try:
             found = audit(log.read(0, log.high_watermark()))

@@ -41,7 +41,7 @@ def test_good_options_make_a_chain_of_three_operators(tmp_path: Path) -> None:
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     options = IngestOptions(
         source="in",
-        destination="s3://bucket/out",
+        destination="gs://bucket/out",
         parallelism=0,
         checkpoint_interval_s=-1,
         log_timeout_s=0,
@@ -61,7 +61,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "--log-timeout",
         "job_id",
         "encoding",
-        "s3://:",
+        "gs://:",
         "--transform",
     ]
     assert "--parallelism is 0; it must be 1 to 4096" in said[1]

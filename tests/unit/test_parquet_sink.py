@@ -20,12 +20,10 @@ import pytest
 
 from chain_fakes import FakeContext
 from coordlog.coordinator import CommittableOf
-from coordlog.errors import OptionError, SinkError
+from coordlog.errors import OptionError, SinkError, UsageError
 from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.files.destination import Destination
 from coordlog.spark_integration.files.durable import write_once
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
-from coordlog.spark_integration.files.publish import publish
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.subtask import Operator, Snapshot
 
@@ -242,11 +240,12 @@ def test_a_column_that_does_not_fit_is_an_error_with_both_types(sink: ParquetSin
     other = opened(sink, FakeContext(job_id=JOB, subtask=1))
 
     error = refusal(lambda: list(other.process(pa.record_batch({"i": ["x"]}))))
-    assert "a batch has column 'i' of string; all files here have int64" in error.problem
+    assert "column 'i' is string and in the files int64" in error.problem
     error = refusal(lambda: list(other.process(pa.record_batch({"i": [1.5]}))))
-    assert "column 'i' of double" in error.problem
+    assert "column 'i' is double and in the files int64" in error.problem
     error = refusal(lambda: list(other.process(pa.record_batch({"j": [1]}))))
-    assert "a batch has columns ['j']; all files here have columns ['i']" in error.problem
+    assert "column 'j' of int64 is new; column 'i' of int64 is missing" in error.problem
+    assert "--widen" in error.next_step
 
 
 def test_a_column_without_a_type_cannot_be_the_first(tmp_path: Path) -> None:
@@ -337,14 +336,13 @@ def test_a_crash_at_any_place_of_settling_is_made_good_by_the_next(tmp_path: Pat
                 raise Crash
             passed += 1
 
-        destination = Destination(sink.path)
         if crash_at < 0:
-            publish(destination, intent, at=at)
+            sink.settle(intent, at=at)
             continue
         if crash_at == len(places):
             break
         with pytest.raises(Crash):
-            publish(destination, intent, at=at)
+            sink.settle(intent, at=at)
 
         outcome = sink.settle(intent)
         assert published(sink) == [one.final for one in intent.files]
@@ -402,7 +400,7 @@ def test_a_second_settler_anywhere_within_the_first_has_the_effect_of_one(
             sink.settle(three_files)
         passed += 1
 
-    publish(Destination(sink.path), three_files, at=at)
+    sink.settle(three_files, at=at)
 
     assert published(sink) == [one.final for one in three_files.files]
     assert staged_files(sink) == []
@@ -656,12 +654,41 @@ def test_a_file_system_that_cannot_publish_without_replacing_is_refused(
     assert sorted(one.name for one in sink.path.iterdir()) == [".coordlog"]
 
 
-def test_a_url_is_refused_by_name_with_the_reason() -> None:
-    error = refusal(lambda: ParquetSink("s3://bucket/key?token=secret"))
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("memory://out", "memory://: its files are in the memory of one process"),
+        ("gs://bucket/out", "gs://: the sink has no way there to publish a file without replacing"),
+        ("http://host/out?token=secret", "http://: the sink has no way there"),
+        ("simplecache::s3://bucket/out", "simplecache://: the sink has no way there"),
+        ("s3://key:secret@bucket/out", "s3://: a URL with credentials"),
+        ("s3://bucket/out?token=secret", "s3://: a URL with credentials or a query"),
+        ("s3a://bucket/out#secret", "s3://: a URL with credentials or a query"),
+    ],
+)
+def test_a_url_is_refused_by_name_with_the_reason(url: str, reason: str) -> None:
+    error = refusal(lambda: ParquetSink(url))
 
-    assert str(error).startswith("s3://: the sink publishes by a hard link")
+    assert str(error).startswith(reason)
     assert "secret" not in str(error)
+
+
+def test_a_url_of_a_store_or_of_this_machine_is_normalised() -> None:
     assert ParquetSink("file:///tmp/x").path == Path("/tmp/x")
+    assert ParquetSink("/tmp/a/../x/").destination == "/tmp/x"
+    assert ParquetSink("s3a://bucket/a/b/").destination == "s3://bucket/a/b"
+    assert ParquetSink("s3://bucket").destination == "s3://bucket"
+    with pytest.raises(UsageError, match="has no path on this machine"):
+        _ = ParquetSink("s3://bucket").path
+    for url in (
+        "s3://",
+        "s3://A_B/x",
+        "s3://bucket/../other",
+        "s3://bucket/a//b",
+        "s3://bucket//a",
+    ):
+        with pytest.raises(OptionError):
+            ParquetSink(url)
 
 
 def test_options_that_cannot_be_are_refused_where_they_enter(tmp_path: Path) -> None:
@@ -670,6 +697,13 @@ def test_options_that_cannot_be_are_refused_where_they_enter(tmp_path: Path) -> 
         {"compression": "brotli"},
         {"row_group_rows": 0},
         {"row_group_bytes": 0},
+        {"roll_bytes": 0},
+        {"roll_rows": 0},
+        {"roll_seconds": 0.0},
+        {"partition_by": ["a", "a"]},
+        {"partition_by": "ab"},
+        {"partition_by": [".a"]},
+        {"partition_by": ["a"], "schema": pa.schema({"b": pa.int64()})},
     ]
     for options in wrong:
         with pytest.raises(OptionError):

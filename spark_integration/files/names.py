@@ -1,0 +1,173 @@
+"""The names of a destination's files: staged and final, relative, normalised, inside their root."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from coordlog.errors import OptionError, SinkError
+
+__all__ = [
+    "HIDDEN",
+    "NO_VALUE",
+    "STAGED_NAME",
+    "STAGING",
+    "StagedName",
+    "check_final_name",
+    "check_staged_name",
+    "checked_driver_id",
+    "escaped",
+    "partition_folder",
+]
+
+HIDDEN: Final = ".coordlog"
+"""What is not for readers; Spark and others leave out names that begin with a dot."""
+
+STAGING: Final = f"{HIDDEN}/staging"
+
+STAGED_NAME: Final = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+"""Subtask, attempt number, count."""
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null, and as with Spark for the empty string, in the name of a partition's folder."""
+
+# As org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils has it; a test asks that for each
+# character. NUL is ours: no file system takes it.
+_ESCAPED: Final = frozenset([*map(chr, range(0x20)), *"\"#%'*/:=?\\\x7f{[]^"])
+_DRIVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FINAL_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SEGMENT_BYTES_MAX: Final = 255
+"""What file systems take for one name."""
+
+_FOLDER_BYTES_MAX: Final = 900
+"""Of all of a partition's columns: S3 takes keys of 1,024 bytes, and an intent names many files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedName:
+    """The names of one file of one attempt; no other file of the job ever gets them (clause M5).
+
+    An attempt number is given once in the life of a job, however often it is opened, so that a
+    final name is free when its file is made.
+    """
+
+    job_id: str
+    driver_id: str
+    subtask: int
+    attempt_number: int
+    count: int
+    """Of the files that this attempt has made, 0 first."""
+    folder: str = ""
+    """Of the partition, relative to the destination; nothing: the destination itself."""
+
+    @property
+    def staged(self) -> str:
+        """While it is hidden, relative to the destination."""
+        return (
+            f"{STAGING}/{checked_driver_id(self.driver_id)}/"
+            f"{self.subtask}-{self.attempt_number}-{self.count}.parquet"
+        )
+
+    @property
+    def final(self) -> str:
+        """Once it is published, relative to the destination.
+
+        Tells two drivers apart that gave one attempt number.
+        """
+        driver = blake2b(f"{self.job_id}/{self.driver_id}".encode(), digest_size=4).hexdigest()
+        name = f"part-{self.subtask:05}-{self.attempt_number:03}-{self.count:05}-{driver}.parquet"
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+def checked_driver_id(driver_id: str) -> str:
+    """`driver_id`, where it may be a folder's name.
+
+    Raises:
+        OptionError: It may not.
+    """
+    if not _DRIVER_ID.fullmatch(driver_id):
+        raise OptionError(
+            "driver_id", driver_id, "letters, digits, dots, hyphens and underscores, a letter first"
+        )
+    return driver_id
+
+
+def check_staged_name(where: str, relative: str) -> None:
+    """Raise SinkError where `relative` is no staged name of ours."""
+    folder, _, name = relative.rpartition("/")
+    area, _, driver_id = folder.rpartition("/")
+    if area != STAGING or not _DRIVER_ID.fullmatch(driver_id) or not STAGED_NAME.fullmatch(name):
+        raise _no_name_of_ours(where, relative)
+
+
+def check_final_name(where: str, relative: str) -> None:
+    """Raise SinkError where `relative` is no name in the destination that readers would see."""
+    *folders, name = relative.split("/")
+    if not _FINAL_FILE.fullmatch(name) or not all(_is_partition(one) for one in folders):
+        raise _no_name_of_ours(where, relative)
+
+
+def escaped(text: str) -> str:
+    """`text` as a part of a folder's name, as Spark writes and reads it."""
+    return "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in text)
+
+
+def partition_folder(where: str, columns: tuple[str, ...], values: tuple[object, ...]) -> str:
+    """The folder of a partition, Hive's way: `a=1/b=x`.
+
+    Raises:
+        SinkError: A name would be longer than file systems take.
+    """
+    segments: list[str] = []
+    for column, value in zip(columns, values, strict=True):
+        segment = f"{escaped(column)}={_text(value)}"
+        size = len(segment.encode("utf-8", "surrogatepass"))
+        if size > _SEGMENT_BYTES_MAX:
+            raise SinkError(
+                where,
+                f"a value of partition column {column!r} makes a folder's name of {size} bytes; "
+                f"file systems take {_SEGMENT_BYTES_MAX}: {segment[:40]!r}…",
+                "shorten it in the transform, or partition by another column",
+            )
+        segments.append(segment)
+    folder = "/".join(segments)
+    size = len(folder.encode("utf-8", "surrogatepass"))
+    if size > _FOLDER_BYTES_MAX:
+        raise SinkError(
+            where,
+            f"the values of {len(columns)} partition columns make a folder's name of {size} bytes; "
+            f"the limit is {_FOLDER_BYTES_MAX}",
+            "shorten them in the transform, or give fewer columns",
+        )
+    return folder
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return NO_VALUE
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return escaped(str(value))
+
+
+def _is_partition(segment: str) -> bool:
+    column, equals, value = segment.partition("=")
+    return (
+        bool(column and equals and value)
+        and not segment.startswith(".")
+        and not _ESCAPED & set(column.replace("%", "") + value.replace("%", ""))
+        and len(segment.encode("utf-8", "surrogatepass")) <= _SEGMENT_BYTES_MAX
+    )
+
+
+def _no_name_of_ours(where: str, relative: str) -> SinkError:
+    return SinkError(
+        where,
+        f"{relative!r} is no name that a file of this sink may have",
+        "see which version wrote this; nothing was touched",
+    )

@@ -1,0 +1,167 @@
+"""The S3 client of a destination: what is asked of it, and its refusals as errors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
+
+from coordlog.errors import EnvironmentSetupError, OutOfSpaceError, SinkError
+from coordlog.limits import S3_PUBLISH_THREADS
+
+__all__ = ["S3Client", "is_missing", "is_refused_condition", "make_client", "s3_errors"]
+
+_RETRIES: Final = 5
+_CONNECT_S: Final = 10.0
+_READ_S: Final = 60.0
+_AWS: Final = ("amazonaws.com", "amazonaws.com.cn")
+_NO_SPACE: Final = 507
+_NEXT_STEPS: Final = {
+    "AccessDenied": "allow the user that runs the job and its tasks what docs/sinks.md lists",
+    "403": "allow the user that runs the job and its tasks what docs/sinks.md lists",
+    "NoSuchBucket": "make the bucket, or give the name of one that exists",
+    "InvalidAccessKeyId": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "SignatureDoesNotMatch": "see AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "NoCredentialsError": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for "
+    "the driver and all executors",
+    "EndpointConnectionError": "see that it runs, and AWS_ENDPOINT_URL_S3",
+    "NotImplemented": "give a destination in a store that has it",
+}
+
+
+class S3Client(Protocol):
+    """Of botocore's S3 client, what a destination asks; it has no types of its own."""
+
+    def get_object(self, **given: object) -> Mapping[str, Any]:
+        """Metadata and `Body`, a stream."""
+        ...
+
+    def head_object(self, **given: object) -> Mapping[str, Any]:
+        """Metadata."""
+        ...
+
+    def put_object(self, **given: object) -> Mapping[str, Any]:
+        """Make an object, with `IfNoneMatch` only where there is none."""
+        ...
+
+    def delete_object(self, **given: object) -> Mapping[str, Any]:
+        """Delete one, if there is one."""
+        ...
+
+    def list_objects_v2(self, **given: object) -> Mapping[str, Any]:
+        """A page of keys."""
+        ...
+
+    def create_multipart_upload(self, **given: object) -> Mapping[str, Any]:
+        """Begin an upload."""
+        ...
+
+    def upload_part(self, **given: object) -> Mapping[str, Any]:
+        """Send a part."""
+        ...
+
+    def upload_part_copy(self, **given: object) -> Mapping[str, Any]:
+        """Make a part of another object, within the store."""
+        ...
+
+    def complete_multipart_upload(self, **given: object) -> Mapping[str, Any]:
+        """Make an object of the parts, with `IfNoneMatch` only where there is none."""
+        ...
+
+    def abort_multipart_upload(self, **given: object) -> Mapping[str, Any]:
+        """Give an upload up."""
+        ...
+
+    def list_multipart_uploads(self, **given: object) -> Mapping[str, Any]:
+        """A page of unfinished uploads."""
+        ...
+
+
+def make_client() -> S3Client:
+    """A client with the credentials, region and endpoint that AWS's own tools would take.
+
+    From `AWS_ENDPOINT_URL_S3`, `AWS_PROFILE`, `AWS_ACCESS_KEY_ID` and so on, `~/.aws`, or the
+    machine's role: nothing of them is in the job, its closure or its log.
+
+    Raises:
+        EnvironmentSetupError: botocore is not installed.
+    """
+    try:
+        from botocore.config import Config  # noqa: PLC0415, an extra
+        from botocore.session import get_session  # noqa: PLC0415
+    except ImportError as error:
+        raise EnvironmentSetupError(
+            f"an s3:// destination needs the package botocore: {error}",
+            "pip install 'coordlog[s3]', for the driver and all executors",
+        ) from error
+    options: dict[str, Any] = {
+        "retries": {"mode": "standard", "total_max_attempts": _RETRIES},
+        "connect_timeout": _CONNECT_S,
+        "read_timeout": _READ_S,
+        "max_pool_connections": S3_PUBLISH_THREADS,
+        "user_agent_extra": "coordlog",
+    }
+    session = get_session()
+    # It keeps what it has read: half a second for each client.
+    session.register_component("data_loader", _loader())
+    client = session.create_client("s3", config=Config(**options))
+    host = urlsplit(client.meta.endpoint_url).hostname or ""
+    if not host.endswith(_AWS):
+        # Stores other than Amazon's seldom have a host name for each bucket.
+        client.close()
+        client = session.create_client(
+            "s3", config=Config(**options, s3={"addressing_style": "path"})
+        )
+    return cast("S3Client", client)
+
+
+@cache
+def _loader() -> object:
+    from botocore.loaders import create_loader  # noqa: PLC0415, an extra
+
+    return create_loader()
+
+
+@contextmanager
+def s3_errors(where: str, doing: str) -> Generator[None]:
+    """Raise what the store refuses, or that it cannot be reached, as SinkError."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415, an extra
+
+    try:
+        yield
+    except ClientError as error:
+        code, message = _said(error)
+        text = f"{doing}: {code} {message}".rstrip()
+        if _status(error) == _NO_SPACE:
+            raise OutOfSpaceError(
+                where, text, "free some space in the store, then run the same command again"
+            ) from error
+        step = _NEXT_STEPS.get(code, "see that the store works, then run the same command again")
+        raise SinkError(where, text, step) from error
+    except BotoCoreError as error:
+        name = type(error).__name__
+        step = _NEXT_STEPS.get(name, "see that the store works, then run the same command again")
+        raise SinkError(where, f"{doing}: {error}", step) from error
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether the store says that there is no such object, or no such upload."""
+    return _status(error) == 404 and _said(error)[0] != "NoSuchBucket"  # noqa: PLR2004, HTTP
+
+
+def is_refused_condition(error: Exception) -> bool:
+    """Whether a condition did not hold (412), or could not be looked at for another's request (409)."""
+    return _status(error) in (409, 412)
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    response = cast("Mapping[str, Any]", getattr(error, "response", {}))
+    said = response.get("Error", {})
+    return str(said.get("Code", "")), str(said.get("Message", ""))
+
+
+def _status(error: Exception) -> int:
+    response = cast("Mapping[str, Any]", getattr(error, "response", {}))
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
