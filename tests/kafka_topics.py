@@ -47,7 +47,7 @@ class Topics:
         self.made.append(name)
         return name
 
-    def fill(self, topic: str, partition: int, values: Sequence[str | None], **more: Any) -> None:
+    def fill(self, topic: str, partition: int, values: Sequence[str | None], **more: Any) -> None:  # noqa: ANN401
         # A new one each time: an older one does not know of partitions that were added since.
         producer = KafkaProducer(bootstrap_servers=self.servers)
         try:

@@ -85,12 +85,20 @@ class Discovery:
     starting: Starting
     is_bounded: bool
 
-    def listing(self, known: Mapping[Partition, str], *, is_first: bool) -> KafkaListing:
+    def listing(
+        self,
+        known: Mapping[Partition, str],
+        *,
+        is_first: bool,
+        read_up_to: Mapping[Partition, int] | None = None,
+    ) -> KafkaListing:
         """What is there and not known, in the order of topics and partitions; or what is wrong.
 
         Args:
             known: The partitions that have splits, each with its topic's id.
             is_first: Whether `starting` holds; what is found later is read from its beginning.
+            read_up_to: Where the splits of an earlier opening of the job end: what has come since
+                is found too.
 
         Raises:
             SourceError: The cluster does not answer.
@@ -107,11 +115,22 @@ class Discovery:
             for partition in topic.partitions
             if (name, partition) not in known
         ]
-        beginnings, ends = self.cluster.beginnings(new), self.cluster.ends(new)
+        since = dict(read_up_to or {})
+        beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
+        lost = [one for one, offset in sorted(since.items()) if ends[one] < offset]
+        if lost:
+            return _problem(
+                SourceError(
+                    f"partition {named(lost[0])}",
+                    f"it was read up to offset {since[lost[0]]}, and ends at {ends[lost[0]]} now",
+                    "see that this is the cluster of the job's first run; records were lost",
+                )
+            )
         try:
-            starts = self._starts(new, beginnings, ends) if is_first else beginnings
+            starts = {**(self._starts(new, beginnings, ends) if is_first else beginnings), **since}
         except SourceError as error:
             return _problem(error)
+        new += [one for one, offset in sorted(since.items()) if ends[one] > offset]
         splits = [
             split_of(
                 one,

@@ -39,7 +39,8 @@ class KafkaEnumerator(SplitEnumerator):
 
     A subtask whose reader is not ready yet is dealt its share all the same, and gets it when it is.
     Bounded: one listing; each reader is told that no more will come. Unbounded: the cluster is
-    looked at again every `interval_s`, and no reader is ever told so.
+    looked at again every `interval_s`, and no reader is ever told so. A bounded job that is opened
+    again after its end reads what has come since.
     """
 
     def __init__(
@@ -108,16 +109,31 @@ class KafkaEnumerator(SplitEnumerator):
         return _STATE.encode(_LISTED) if self._has_listed else None
 
     def _splits(self) -> list[KafkaSplit]:
+        """All that were found, in that order."""
+        state = self._context.state
         return [
-            cast("KafkaSplit", _SPLIT.decode(known.split.content))
-            for _, known in sorted(self._context.state.splits.items())
+            cast("KafkaSplit", _SPLIT.decode(state.splits[name].split.content))
+            for _, name in sorted(state.by_ordinal.items())
         ]
 
     def _look(self) -> None:
-        known: dict[Partition, str] = {
-            (one.topic, one.partition): one.topic_id for one in self._splits()
-        }
-        look = partial(self._discovery.listing, known, is_first=not self._has_listed)
+        state = self._context.state
+        known: dict[Partition, str] = {}
+        read_up_to: dict[Partition, int] = {}
+        for ordinal, split in enumerate(self._splits()):
+            partition = (split.topic, split.partition)
+            known[partition] = split.topic_id
+            # Where a job that has ended is opened again, it goes on where its splits end.
+            if ordinal < state.listed_before and split.end != UNBOUNDED:
+                read_up_to[partition] = split.end
+            else:
+                read_up_to.pop(partition, None)
+        look = partial(
+            self._discovery.listing,
+            known,
+            is_first=not self._has_listed,
+            read_up_to=read_up_to,
+        )
         self._context.call_async(look, self._looked)
 
     def _looked(self, result: Payload | None, error: str | None) -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -14,7 +14,14 @@ from typing import Final, cast
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.subtask import FinishedSplit, OperatorContext, Poll, PollStatus, SourceReader
+from coordlog.subtask import (
+    FinishedSplit,
+    OperatorContext,
+    Poll,
+    PollStatus,
+    SkippedSplit,
+    SourceReader,
+)
 
 from .cluster import Cluster, Partition, named
 from .consumer import Background, Consumer, OpenConsumer, connect, nothing_from, position_gone
@@ -145,6 +152,18 @@ class KafkaReader(SourceReader):
             endless = [p for p in self._splits.values() if p.split.end == UNBOUNDED]
             kept = -(-len(endless) * restored.parallelism // context.parallelism)
             self._to_return.extend(endless[kept:])
+
+    def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
+        """Drop those that the restored state has."""
+        skips = frozenset(split_ids)
+        dropped = [one for one in self._splits.values() if one.split.split_id in skips]
+        for one in dropped:
+            del self._splits[one.partition]
+        self._to_return = deque(one for one in self._to_return if one not in dropped)
+        return [
+            SkippedSplit(split_id=one.split.split_id, rows=one.rows, reason="it is skipped")
+            for one in dropped
+        ]
 
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Read these too, each an encoded KafkaSplit."""

@@ -271,6 +271,39 @@ def test_a_global_reset_to_the_start_lists_anew() -> None:
     assert told(job, attempt) == ["t/0@0.."]
 
 
+def test_a_bounded_job_that_is_opened_again_reads_what_has_come_since_and_no_more() -> None:
+    cluster = cluster_of(3, 4)
+    job = HandDrivenJob(chain_on(cluster, is_bounded=True, starting="earliest"))
+    (attempt,) = job.register_all()
+    for name in ("t/0@0..3", "t/1@0..4"):
+        attempt.finish_split("source", name)
+    ack_all(attempt)
+    attempt.complete()
+    job.trigger()
+    job.stage_ends()
+    cluster.ranges.clear()
+    cluster.put("t", 5, 4, 2)
+
+    again = HandDrivenJob(chain_on(cluster, is_bounded=True), log=job.log, again=True)
+    (second,) = again.register_all()
+
+    assert again.mode == "again"
+    assert told(again, second) == ["t/2@0..2", "t/0@3..5", NO_MORE]
+
+
+def test_a_log_that_has_become_shorter_than_what_was_read_is_named() -> None:
+    cluster = cluster_of(3)
+    discovery = Discovery(
+        cluster=cluster, topics=("t",), pattern=None, starting="latest", is_bounded=True
+    )
+    found = discovery.listing({("t", 0): "id-1"}, is_first=False, read_up_to={("t", 0): 4})
+
+    assert (found.where, found.problem) == (
+        "partition t/0",
+        "it was read up to offset 4, and ends at 3 now",
+    )
+
+
 @pytest.mark.clause("E7")
 def test_what_readers_give_up_goes_to_the_subtasks_that_have_least_and_once() -> None:
     cluster = cluster_of(9, 9, 9, 9)

@@ -308,6 +308,19 @@ def test_in_batch_one_split_is_read_after_the_other() -> None:
     assert reading.said == [(0, 0), (0, 1), ("t/0@0..2", 2), (1, 0), ("t/1@0..1", 1)]
 
 
+@pytest.mark.clause("J2")
+def test_a_skipped_split_of_the_restored_state_is_let_go_of_with_its_rows() -> None:
+    first = Reading(split(0), split(1))
+    first.consumer.coming = [{("t", 0): records(0, 1)}]
+    first.until_given()
+
+    second = Reading(state=first.reader.snapshot_state(1))
+    dropped = second.reader.skip_splits(["t/0@0..", "another"])
+
+    assert [(one.split_id, one.rows) for one in dropped] == [("t/0@0..", 2)]
+    assert second.positions() == {1: 0}
+
+
 @pytest.mark.clause("E7")
 def test_merged_states_are_read_on_from_where_each_was() -> None:
     states: list[bytes] = []
