@@ -218,3 +218,16 @@ S3_PUBLISH_THREADS: Final = 16
 
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
+
+# --- topics of the user's own ----------------------------------------------------------------------------------------
+KAFKA_DISCOVERY_S: Final = 60.0
+"""How often an unbounded source looks for new partitions; each look is two records in the history."""
+
+KAFKA_METADATA_S: Final = 10.0
+"""How old a reader's view of its topics may be: so long one that was made again may go unnoticed."""
+
+KAFKA_GAP_S: Final = 5.0
+"""How long a bounded split may bring nothing before its end until the broker is asked whether anything is left."""
+
+KAFKA_TIMEOUT_S: Final = 120.0
+"""How long a source's cluster may be silent before its reader fails: as long as for the log itself."""

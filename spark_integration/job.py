@@ -138,6 +138,8 @@ class Job:
         self.is_batch, self._stop_timeout_s = batch, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
+        if batch and self.chain.source.is_unbounded:
+            raise OptionError("batch", batch, "False: the source has no end, and a batch has one")
         patience = Patience(log_timeout_s=log_timeout_s)
         if on_waiting is not None:
             patience = Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)

@@ -1,0 +1,1 @@
+"""Topics of the user's own as a source."""

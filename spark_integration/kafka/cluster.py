@@ -1,0 +1,163 @@
+"""What a Kafka source asks of its cluster: which partitions there are, and which offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from kafka import errors
+from kafka.protocol.consumer.offsets import IsolationLevel, OffsetSpec
+from kafka.structs import TopicPartition
+
+from coordlog.errors import LogUnavailableError, SourceError, TopicError
+from coordlog.limits import LOG_CONNECT_TIMEOUT_S
+from coordlog.log.kafka import Security
+from coordlog.log.kafka.client import Connection, Questions
+
+__all__ = ["Cluster", "FoundTopic", "Isolation", "Partition", "Starting", "named"]
+
+Partition = tuple[str, int]
+"""A topic's name, and the number of one of its partitions."""
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+Starting = Literal["earliest", "latest"] | datetime | Mapping[Partition, int]
+"""Where the first listing begins to read."""
+
+_NO_TOPIC: Final = errors.UnknownTopicOrPartitionError.errno
+_NOT_ALLOWED: Final = errors.TopicAuthorizationFailedError.errno
+
+
+def named(partition: Partition) -> str:
+    """A partition as people write it."""
+    return f"{partition[0]}/{partition[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTopic:
+    """A topic that is there."""
+
+    name: str
+    topic_id: str
+    """A UUID; empty where the cluster gives none."""
+    partitions: tuple[int, ...]
+    is_internal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where the topics are, and how to reach them; pickles. Its methods block, each within `timeout_s`."""
+
+    bootstrap_servers: str
+    security: Security = field(default_factory=Security, repr=False)
+    isolation: Isolation = "read_committed"
+    timeout_s: float = LOG_CONNECT_TIMEOUT_S
+
+    @property
+    def connection(self) -> Connection:
+        """For clients of kafka-python."""
+        return Connection(
+            topic="topics",
+            bootstrap_servers=self.bootstrap_servers,
+            security=self.security,
+            connect_timeout_s=self.timeout_s,
+        )
+
+    def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
+        """Those of `names` that exist, and all that match `pattern` as a whole, internal ones left out.
+
+        Raises:
+            SourceError: The cluster does not answer, or does not let this user see one of them.
+        """
+
+        def question(admin: Any) -> list[dict[str, Any]]:  # noqa: ANN401, its stubs are older
+            wanted = set(names)
+            if pattern is not None:
+                wanted.update(one for one in admin.list_topics() if re.fullmatch(pattern, one))
+            described: list[dict[str, Any]] = (
+                admin.describe_topics(sorted(wanted)) if wanted else []
+            )
+            for one in described:
+                code = int(one["error_code"])
+                if code not in {0, _NO_TOPIC, _NOT_ALLOWED}:
+                    raise errors.for_code(code)(str(one["name"]))
+            return described
+
+        found: dict[str, FoundTopic] = {}
+        for one in self._ask("listing topics", question):
+            name, code = str(one["name"]), int(one["error_code"])
+            if code == _NOT_ALLOWED:
+                raise SourceError(
+                    f"topic {name} at {self.bootstrap_servers}",
+                    "the broker does not let this user see it",
+                    "see that the security options and the user's rights are right",
+                )
+            is_internal = bool(one["is_internal"])
+            if code == 0 and (name in names or not is_internal):
+                found[name] = FoundTopic(
+                    name=name,
+                    topic_id=topic_id_text(one.get("topic_id")),
+                    partitions=tuple(sorted(int(p["partition_index"]) for p in one["partitions"])),
+                    is_internal=is_internal,
+                )
+        return found
+
+    def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that is there, of each."""
+        return self._offsets(partitions, OffsetSpec.EARLIEST)
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset after the last that may be read now: with `read_committed` the last stable one."""
+        return self._offsets(partitions, OffsetSpec.LATEST)
+
+    def since(
+        self, partitions: Iterable[Partition], moment: datetime
+    ) -> dict[Partition, int | None]:
+        """The first offset whose record is not older than `moment`; None where there is none."""
+        found = self._offsets(partitions, int(moment.timestamp() * 1000))
+        return {one: offset if offset >= 0 else None for one, offset in found.items()}
+
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: OffsetSpec | int
+    ) -> dict[Partition, int]:
+        # By the admin client: a consumer's answer leaves out, without a word, what has no leader.
+        wanted = {TopicPartition(*one): spec for one in partitions}
+        if not wanted:
+            return {}
+        isolation = IsolationLevel.build_from(self.isolation)
+
+        def question(admin: Any) -> dict[Partition, int]:  # noqa: ANN401, its stubs are older
+            answer = admin.list_partition_offsets(dict(wanted), isolation_level=isolation)
+            missing = set(wanted) - set(answer)
+            if missing:
+                raise errors.LeaderNotAvailableError(str(min(missing)))
+            return {(one.topic, one.partition): int(answer[one].offset) for one in wanted}
+
+        offsets: dict[Partition, int] = self._ask("asking for offsets", question)
+        return offsets
+
+    def _ask(self, doing: str, question: Any) -> Any:  # noqa: ANN401, typed where it is called
+        questions = Questions(self.connection)
+        try:
+            return questions.ask(doing, question)
+        except LogUnavailableError as error:
+            raise SourceError(
+                f"Kafka at {self.bootstrap_servers}",
+                f"no answer for {error.waited_s:.1f} s while {doing} (last: {error.last_error})",
+                "see that its broker runs and can be reached, then run the same command again",
+            ) from error
+        except TopicError as error:
+            raise SourceError(
+                f"Kafka at {self.bootstrap_servers}", error.problem, error.next_step
+            ) from error
+        finally:
+            questions.close()
+
+
+def topic_id_text(value: object) -> str:
+    """A topic's id as text; empty for none, and for the one of zeros that stands for none."""
+    text = "" if value is None else str(value)
+    return text if text.strip("0-") else ""

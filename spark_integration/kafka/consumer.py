@@ -1,0 +1,309 @@
+"""kafka-python's consumer behind bounds: partitions and positions are given to it, and nothing is committed.
+
+What it does by itself, and what is done about it (3.0.12, read and tried):
+
+* It takes a new topic of an old name for the same one: `topic_id` is compared by who reads.
+* After an error in the middle of a batch it may never come back from `poll`: one that has raised is
+  thrown away.
+* Its `position` passes markers and what compaction has removed, as long as a batch is left that
+  says so; where none is, `nothing_from` finds out.
+* While no broker answers it says nothing: `answered_at` tells for how long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from kafka import KafkaConsumer, errors
+from kafka.structs import TopicPartition
+
+from coordlog.errors import SourceError
+from coordlog.limits import KAFKA_METADATA_S
+from coordlog.log.kafka.client import NOT_ALLOWED, described, made, within
+
+from .cluster import Cluster, Partition, named, topic_id_text
+from .rows import Received
+
+__all__ = ["Background", "Consumer", "OpenConsumer", "connect", "nothing_from", "position_gone"]
+
+T = TypeVar("T")
+
+_POLL_S: Final = 0.02
+"""What a poll waits at most; what is on its way then comes with the next one."""
+_POSITION_S: Final = 0.05
+_CLOSE_S: Final = 2.0
+_PROBE_S: Final = 10.0
+
+_GONE: Final = (
+    errors.OffsetOutOfRangeError,
+    errors.LogTruncationError,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+)
+
+
+class Consumer(Protocol):
+    """What a reader needs of a client. One thread. What has raised is closed, and not used again."""
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these and no others; those that are new from the offset given."""
+        ...
+
+    def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
+        """What has come, in the order of offsets; perhaps nothing, after a fraction of a second.
+
+        Raises:
+            ConnectionError: Something that may pass.
+            SourceError: Something that does not.
+        """
+        ...
+
+    def position(self, partition: Partition) -> int:
+        """The offset that comes next, above all that was given or passed over. Raises as `poll`."""
+        ...
+
+    def topic_id(self, topic: str) -> str | None:
+        """As the cluster last said; empty: it gives no ids; None: it has not named this topic."""
+        ...
+
+    @property
+    def answered_at(self) -> float:
+        """When the cluster last answered, monotonic seconds."""
+        ...
+
+    def close(self) -> None:
+        """Free it, within a bound."""
+        ...
+
+
+OpenConsumer = Callable[[Mapping[Partition, int], int], Consumer]
+"""Connects: positions to begin with, and the most records of a poll. Blocks, within a bound."""
+
+
+class Background(Generic[T]):
+    """A call on a daemon thread; its result is asked for, or abandoned."""
+
+    def __init__(self, call: Callable[[], T], *, too_late: Callable[[T], None]) -> None:
+        self._call, self._too_late = call, too_late
+        self._lock = threading.Lock()
+        self._is_abandoned = self._is_done = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="coordlog-kafka-source", daemon=True).start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `result` has something to say."""
+        with self._lock:
+            return self._is_done
+
+    def result(self) -> T:
+        """What the call returned; raises what it raised. Only when done."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def abandon(self) -> None:
+        """Nobody will ask: a result, now or later, goes to `too_late`."""
+        with self._lock:
+            self._is_abandoned = True
+            is_done = self._is_done
+        if is_done and self._error is None:
+            self._too_late(self.result())
+
+    def _run(self) -> None:
+        try:
+            result = self._call()
+        except BaseException as error:  # noqa: BLE001, who asks for the result gets it
+            with self._lock:
+                self._error, self._is_done = error, True
+            return
+        with self._lock:
+            self._result, self._is_done = result, True
+            is_abandoned = self._is_abandoned
+        if is_abandoned:
+            self._too_late(result)
+
+
+def connect(cluster: Cluster, positions: Mapping[Partition, int], records_max: int) -> Consumer:
+    """A consumer of these partitions. Blocks for at most the cluster's `timeout_s`.
+
+    Raises:
+        ConnectionError: No broker answers.
+        SourceError: The broker does not let this user in.
+    """
+    connection = cluster.connection
+    options: dict[str, object] = {
+        **connection.options(cluster.timeout_s),
+        # Where reading goes on is in the job's checkpoints, and nowhere else.
+        "group_id": None,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "isolation_level": cluster.isolation,
+        "allow_auto_create_topics": False,
+        "max_poll_records": records_max,
+        "fetch_max_wait_ms": 100,
+        "retry_backoff_ms": 100,  # so often the client asks for a topic that is not there
+        "metadata_max_age_ms": int(KAFKA_METADATA_S * 1000),
+        "metrics_enabled": False,
+    }
+    try:
+        client = within(
+            cluster.timeout_s,
+            lambda: made(KafkaConsumer, options),
+            too_late=lambda late: late.close(),
+        )
+    except (errors.KafkaError, OSError, RuntimeError) as error:
+        raise _meaning(cluster, error) from error
+    consumer = _KafkaConsumer(cluster, client)
+    try:
+        consumer.assign(positions)
+    except BaseException:
+        consumer.close()
+        raise
+    return consumer
+
+
+class _KafkaConsumer:
+    """See `Consumer`."""
+
+    def __init__(self, cluster: Cluster, client: Any) -> None:  # noqa: ANN401, it has no types
+        self._cluster, self._client = cluster, client
+        self._assigned: frozenset[Partition] = frozenset()
+        self._connected_at = time.monotonic()
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        try:
+            self._client.assign([TopicPartition(*one) for one in positions])
+            for one in sorted(set(positions) - self._assigned):
+                self._client.seek(TopicPartition(*one), positions[one])
+        except (errors.KafkaError, OSError, RuntimeError) as error:
+            raise _meaning(self._cluster, error) from error
+        self._assigned = frozenset(positions)
+
+    def poll(self, records_max: int) -> Mapping[Partition, Sequence[Received]]:
+        try:
+            polled = self._client.poll(timeout_ms=int(_POLL_S * 1000), max_records=records_max)
+        except _GONE as error:
+            raise self._gone(error) from error
+        except (errors.KafkaError, OSError, RuntimeError) as error:
+            raise _meaning(self._cluster, error) from error
+        return {(one.topic, one.partition): records for one, records in polled.items()}
+
+    def position(self, partition: Partition) -> int:
+        try:
+            position: int | None = self._client.position(
+                TopicPartition(*partition), timeout_ms=int(_POSITION_S * 1000)
+            )
+        except _GONE as error:
+            raise self._gone(error) from error
+        except (errors.KafkaError, OSError, RuntimeError) as error:
+            raise _meaning(self._cluster, error) from error
+        assert position is not None, "each partition that is assigned is sought first"
+        return position
+
+    def topic_id(self, topic: str) -> str | None:
+        # The client shows its view of the cluster to nobody else; its version is pinned.
+        cluster = self._client._cluster  # noqa: SLF001
+        is_there = cluster.partitions_for_topic(topic) is not None
+        return topic_id_text(cluster.topic_id(topic)) if is_there else None
+
+    @property
+    def answered_at(self) -> float:
+        answered_ms: float = self._client._cluster._last_successful_refresh_ms  # noqa: SLF001
+        return max(self._connected_at, answered_ms / 1000)
+
+    def highwater(self, partition: Partition) -> int | None:
+        """As the answer to the last fetch of this partition had it; None before the first one."""
+        found: int | None = self._client.highwater(TopicPartition(*partition))
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(errors.KafkaError, OSError, RuntimeError):
+            within(_CLOSE_S, self._client.close, too_late=lambda _none: None)
+
+    def _gone(self, error: Exception) -> SourceError:
+        first: Any = error.args[0] if error.args else None
+        # By partition: the offset, or an object that has it.
+        by_partition: Mapping[Any, Any] = first if isinstance(first, Mapping) else {}
+        wanted = {
+            (one.topic, one.partition): int(getattr(offset, "offset", offset))
+            for one, offset in by_partition.items()
+        }
+        if not wanted:
+            return SourceError(
+                f"Kafka at {self._cluster.bootstrap_servers}",
+                f"what was to be read next is gone: {described(error)}",
+                "see what has happened to its topics",
+            )
+        partition, offset = min(wanted.items())
+        return position_gone(self._cluster, partition, offset)
+
+
+class _Limits(Protocol):
+    def beginnings(self, partitions: Collection[Partition]) -> dict[Partition, int]: ...
+
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]: ...
+
+
+def position_gone(cluster: _Limits, partition: Partition, offset: int) -> SourceError:
+    """That an offset is not there (any more), with what is."""
+    try:
+        begin, end = (
+            cluster.beginnings([partition])[partition],
+            cluster.ends([partition])[partition],
+        )
+    except SourceError as error:
+        there = f"what is there is not known ({error.problem})"
+    else:
+        there = f"there are {begin} to {end}, exclusive"
+    return SourceError(
+        f"partition {named(partition)}",
+        f"offset {offset} is to be read next, and {there}: retention has removed it, or the "
+        "records were lost",
+        "put the records back, or begin anew under another job id with `starting`",
+    )
+
+
+def nothing_from(
+    cluster: Cluster, partition: Partition, position: int, *, is_over: threading.Event
+) -> int | None:
+    """The partition's end, where the broker has no record from `position` up to it; else None.
+
+    A consumer of its own asks for this partition alone, so that an empty answer means just that.
+    Blocks for some seconds at most.
+
+    Raises:
+        ConnectionError: No answer.
+        SourceError: The position is gone.
+    """
+    consumer = connect(cluster, {partition: position}, 1)
+    assert isinstance(consumer, _KafkaConsumer)
+    try:
+        until = time.monotonic() + _PROBE_S
+        while time.monotonic() < until and not is_over.is_set():
+            if consumer.poll(1) or consumer.position(partition) != position:
+                return None
+            end = consumer.highwater(partition)
+            if end is not None:
+                return end
+    finally:
+        consumer.close()
+    return None
+
+
+def _meaning(cluster: Cluster, error: Exception) -> Exception:
+    at = f"Kafka at {cluster.bootstrap_servers}"
+    if isinstance(error, NOT_ALLOWED):
+        return SourceError(
+            at,
+            f"the broker refuses this user: {described(error)}",
+            "see that the security options and the user's rights are right",
+        )
+    if isinstance(error, errors.KafkaError) and not error.retriable:
+        return SourceError(
+            at, f"reading has failed: {described(error)}", "see what the broker's log says"
+        )
+    return ConnectionError(f"{at}: {described(error)}")

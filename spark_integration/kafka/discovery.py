@@ -1,0 +1,253 @@
+"""Finds the partitions of a Kafka source's topics, and makes splits of those that are not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, cast
+
+from coordlog.coordinators.enumerator import pages_of
+from coordlog.errors import SourceError
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.source_events import Split
+
+from .cluster import FoundTopic, Partition, Starting, named
+from .payloads import UNBOUNDED, KafkaListing, KafkaSplit
+
+__all__ = ["AsksCluster", "Discovery", "recreated", "renamed", "split_of"]
+
+_SPLIT = payload_type_of(KafkaSplit)
+
+
+class AsksCluster(Protocol):
+    """What a listing asks; `Cluster` answers."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For messages."""
+        ...
+
+    def topics(self, names: Sequence[str], pattern: str | None) -> dict[str, FoundTopic]:
+        """See `Cluster`."""
+        ...
+
+    def beginnings(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """See `Cluster`."""
+        ...
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """See `Cluster`."""
+        ...
+
+    def since(
+        self, partitions: Sequence[Partition], moment: datetime
+    ) -> dict[Partition, int | None]:
+        """See `Cluster`."""
+        ...
+
+
+def split_of(partition: Partition, topic_id: str, start: int, end: int) -> Split:
+    """The split that reads a partition from `start` to `end`, exclusive, or on and on."""
+    until = "" if end == UNBOUNDED else str(end)
+    split_id = f"{named(partition)}@{start}..{until}"
+    return _split(
+        KafkaSplit(
+            split_id=split_id,
+            topic=partition[0],
+            topic_id=topic_id,
+            partition=partition[1],
+            start=start,
+            end=end,
+        )
+    )
+
+
+def renamed(split: Split, split_id: str) -> Split:
+    """The same under another id."""
+    content = cast("KafkaSplit", _SPLIT.decode(split.content))
+    return _split(dataclasses.replace(content, split_id=split_id))
+
+
+def _split(content: KafkaSplit) -> Split:
+    return Split(split_id=content.split_id, content=_SPLIT.encode(content))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """Looks at the cluster. Blocks; runs on a worker."""
+
+    cluster: AsksCluster
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Starting
+    is_bounded: bool
+
+    def listing(
+        self,
+        known: Mapping[Partition, str],
+        *,
+        is_first: bool,
+        read_up_to: Mapping[Partition, int] | None = None,
+    ) -> KafkaListing:
+        """What is there and not known, in the order of topics and partitions; or what is wrong.
+
+        Args:
+            known: The partitions that have splits, each with its topic's id.
+            is_first: Whether `starting` holds; what is found later is read from its beginning.
+            read_up_to: Where the splits of an earlier opening of the job end: what has come since
+                is found too.
+
+        Raises:
+            SourceError: The cluster does not answer.
+        """
+        found = self.cluster.topics(
+            sorted({*self.topics, *(topic for topic, _ in known)}), self.pattern
+        )
+        problem = self._problem(found, known)
+        if problem is not None:
+            return problem
+        new = [
+            (name, partition)
+            for name, topic in sorted(found.items())
+            for partition in topic.partitions
+            if (name, partition) not in known
+        ]
+        since = dict(read_up_to or {})
+        beginnings, ends = self.cluster.beginnings(new), self.cluster.ends([*new, *sorted(since)])
+        lost = [one for one, offset in sorted(since.items()) if ends[one] < offset]
+        if lost:
+            return _problem(
+                SourceError(
+                    f"partition {named(lost[0])}",
+                    f"it was read up to offset {since[lost[0]]}, and ends at {ends[lost[0]]} now",
+                    "see that this is the cluster of the job's first run; records were lost",
+                )
+            )
+        try:
+            starts = {**(self._starts(new, beginnings, ends) if is_first else beginnings), **since}
+        except SourceError as error:
+            return _problem(error)
+        new += [one for one, offset in sorted(since.items()) if ends[one] > offset]
+        splits = [
+            split_of(
+                one,
+                found[one[0]].topic_id,
+                starts[one],
+                max(starts[one], ends[one]) if self.is_bounded else UNBOUNDED,
+            )
+            for one in new
+        ]
+        pages = list(pages_of(splits)) or [[]]
+        return KafkaListing(splits=pages[0], is_whole=len(pages) == 1)
+
+    def _problem(
+        self, found: Mapping[str, FoundTopic], known: Mapping[Partition, str]
+    ) -> KafkaListing | None:
+        at = f"at {self.cluster.bootstrap_servers}"
+        for name in self.topics:
+            if name not in found and not any(topic == name for topic, _ in known):
+                return _problem(
+                    SourceError(
+                        f"topic {name}",
+                        f"there is no such topic {at}",
+                        "see that its name and the broker's address are right, or create it",
+                    )
+                )
+        if self.pattern is not None and self.is_bounded and not found:
+            return _problem(
+                SourceError(
+                    f"the topics that match {self.pattern!r}",
+                    f"there are none {at}",
+                    "see that the pattern, which matches whole names, and the address are right",
+                )
+            )
+        for (topic, partition), topic_id in sorted(known.items()):
+            if topic not in self.topics and not re.fullmatch(self.pattern or "", topic):
+                return _problem(
+                    SourceError(
+                        f"topic {topic}",
+                        "the job's history has splits of it, and the source does not name it",
+                        "name it again, or use another job id",
+                    )
+                )
+            here = found.get(topic)
+            if here is None:
+                return _problem(
+                    SourceError(
+                        f"topic {topic}",
+                        f"it is not {at} any more, and partition {partition} was being read",
+                        "bring it back from a copy, or use another job id for what is there now",
+                    )
+                )
+            if topic_id and here.topic_id and here.topic_id != topic_id:
+                return _problem(recreated(topic, topic_id, here.topic_id))
+            if partition not in here.partitions:
+                return _problem(
+                    SourceError(
+                        f"topic {topic}",
+                        f"partition {partition} was being read, and {at} it has "
+                        f"{len(here.partitions)} partitions",
+                        "see that this is the cluster of the job's first run",
+                    )
+                )
+        return None
+
+    def _starts(
+        self,
+        new: Sequence[Partition],
+        beginnings: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+    ) -> Mapping[Partition, int]:
+        starting = self.starting
+        if starting == "earliest":
+            return beginnings
+        if starting == "latest":
+            return ends
+        if isinstance(starting, datetime):
+            since = self.cluster.since(new, starting)
+            chosen: dict[Partition, int] = {}
+            for one in new:
+                offset = since[one]
+                chosen[one] = ends[one] if offset is None else offset
+            return chosen
+        assert isinstance(starting, Mapping), "the options were looked at when the source was made"
+        missing = [one for one in new if one not in starting]
+        unknown = sorted(one for one in starting if one not in beginnings)
+        if missing or unknown:
+            raise SourceError(
+                f"partition {named((missing or unknown)[0])}",
+                "it has no offset in `starting`" if missing else "`starting` has it, and no topic",
+                "give an offset for each partition that there is, and for no other",
+            )
+        for one in new:
+            if not beginnings[one] <= starting[one] <= ends[one]:
+                raise SourceError(
+                    f"partition {named(one)}",
+                    f"`starting` has offset {starting[one]}; there are {beginnings[one]} to "
+                    f"{ends[one]}, exclusive",
+                    "give one of these, or the last for what is yet to come",
+                )
+        return starting
+
+
+def recreated(topic: str, was: str, now: str) -> SourceError:
+    """The topic has been deleted, and another made of its name."""
+    return SourceError(
+        f"topic {topic}",
+        f"it has id {now}, and what was read had {was}: it has been deleted and made again, or "
+        "this is another cluster",
+        "use another job id to read the topic that is there now",
+    )
+
+
+def _problem(error: SourceError) -> KafkaListing:
+    return KafkaListing(
+        splits=[],
+        is_whole=True,
+        problem=error.problem,
+        where=error.where,
+        next_step=error.next_step,
+    )

@@ -1,0 +1,199 @@
+"""Who reads which partition: all are dealt out evenly, at once, without being asked for."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
+from coordlog.errors import SourceError
+from coordlog.projections.splits import Assigned
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_facts import EnumeratorState
+
+from .cluster import Partition
+from .discovery import Discovery
+from .payloads import (
+    UNBOUNDED,
+    KafkaEnumeratorState,
+    KafkaListing,
+    KafkaSplit,
+    KafkaSplitsReturned,
+)
+
+__all__ = ["KafkaEnumerator"]
+
+_log = logging.getLogger(__name__)
+
+_SPLIT = payload_type_of(KafkaSplit)
+_STATE = payload_type_of(KafkaEnumeratorState)
+_LISTED = KafkaEnumeratorState(has_listed=True)
+
+
+class KafkaEnumerator(SplitEnumerator):
+    """Finds partitions and deals them out: each goes to the subtask that has the fewest unfinished.
+
+    A subtask whose reader is not ready yet is dealt its share all the same, and gets it when it is.
+    Bounded: one listing; each reader is told that no more will come. Unbounded: the cluster is
+    looked at again every `interval_s`, and no reader is ever told so. A bounded job that is opened
+    again after its end reads what has come since.
+    """
+
+    def __init__(
+        self,
+        context: EnumeratorContext,
+        kept: bytes | None,
+        *,
+        discovery: Discovery,
+        interval_s: float,
+    ) -> None:
+        self._context, self._discovery, self._interval_s = context, discovery, interval_s
+        self._has_listed = (
+            kept is not None and cast("KafkaEnumeratorState", _STATE.decode(kept)).has_listed
+        )
+
+    def start(self) -> None:
+        """Look at the cluster, unless all was found before."""
+        context, bounded = self._context, self._discovery.is_bounded
+        for split in self._splits():
+            if (split.end != UNBOUNDED) != bounded:
+                was = "has no end" if split.end == UNBOUNDED else f"ends at {split.end}"
+                context.fail_job(
+                    SourceError(
+                        f"source {context.operator_id!r}",
+                        f"split {split.split_id} of its history {was}, and the source is now "
+                        f"{'bounded' if bounded else 'unbounded'}",
+                        "give it as its first run had it, or use another job id",
+                    )
+                )
+                return
+        if not context.is_batch or bounded:
+            if not context.state.is_discovery_complete:
+                self._look()
+            return
+        context.fail_job(
+            SourceError(
+                f"source {context.operator_id!r}",
+                "it is unbounded, and a batch job ends",
+                "make it bounded, or run the job with checkpoints",
+            )
+        )
+
+    def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
+        """Readers of this source do not ask; one that does gets what it is owed."""
+        self._deal()
+
+    def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
+        """Deal them out again."""
+        self._deal()
+
+    def add_reader(self, subtask: int) -> None:
+        """Give it its share."""
+        self._deal()
+
+    def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """What a reader gives up is split anew; a second telling of the same changes nothing."""
+        assert isinstance(event, KafkaSplitsReturned), "readers of this source send no other"
+        known = self._context.state.splits
+        new = [one for one in event.splits if one.split_id not in known]
+        if new:
+            self._context.record(SplitsDiscovered(splits=new, is_complete=False))
+        self._deal()
+
+    def snapshot_state(self) -> bytes | None:
+        """Whether a listing has been whole."""
+        return _STATE.encode(_LISTED) if self._has_listed else None
+
+    def _splits(self) -> list[KafkaSplit]:
+        """All that were found, in that order."""
+        state = self._context.state
+        return [
+            cast("KafkaSplit", _SPLIT.decode(state.splits[name].split.content))
+            for _, name in sorted(state.by_ordinal.items())
+        ]
+
+    def _look(self) -> None:
+        state = self._context.state
+        known: dict[Partition, str] = {}
+        read_up_to: dict[Partition, int] = {}
+        for ordinal, split in enumerate(self._splits()):
+            partition = (split.topic, split.partition)
+            known[partition] = split.topic_id
+            # Where a job that has ended is opened again, it goes on where its splits end.
+            if ordinal < state.listed_before and split.end != UNBOUNDED:
+                read_up_to[partition] = split.end
+            else:
+                read_up_to.pop(partition, None)
+        look = partial(
+            self._discovery.listing,
+            known,
+            is_first=not self._has_listed,
+            read_up_to=read_up_to,
+        )
+        self._context.call_async(look, self._looked)
+
+    def _looked(self, result: Payload | None, error: str | None) -> None:
+        context, discovery = self._context, self._discovery
+        if error is not None:
+            self._could_not_look(error)
+            return
+        assert isinstance(result, KafkaListing), "`listing` returns no other type"
+        if result.problem:
+            context.fail_job(SourceError(result.where, result.problem, result.next_step))
+            return
+        is_complete = discovery.is_bounded and result.is_whole
+        if result.splits or is_complete:
+            context.record(SplitsDiscovered(splits=result.splits, is_complete=is_complete))
+        if result.is_whole and not self._has_listed:
+            self._has_listed = True
+            # In the same turn as what was found: else a driver that died between the two would
+            # take what is new then for what was there at first.
+            context.record(EnumeratorState(content=_STATE.encode(_LISTED)))
+        self._deal()
+        if not result.is_whole:
+            self._look()
+        elif not is_complete:
+            context.schedule(self._interval_s, self._look)
+
+    def _could_not_look(self, error: str) -> None:
+        """The first listing is needed; a later one may fail while readers go on: they notice more."""
+        context = self._context
+        if self._has_listed:
+            _log.warning("source=%s: looking for partitions failed: %s", context.operator_id, error)
+            context.schedule(self._interval_s, self._look)
+            return
+        context.fail_job(
+            SourceError(
+                f"source {context.operator_id!r}",
+                f"its topics cannot be listed: {error}",
+                "mend that and run the same command again",
+            )
+        )
+
+    def _deal(self) -> None:
+        """Each split that is with nobody goes to the subtask that has the fewest unfinished ones."""
+        context = self._context
+        state, readers = context.state, context.registered_readers()
+        loads: list[tuple[int, int]] = []
+        for subtask in range(context.current_parallelism()):
+            reader = state.reader(subtask)
+            if not reader.is_completed and reader.told_no_more is None:
+                unfinished = [
+                    one for one in reader.splits if isinstance(state.splits[one].place, Assigned)
+                ]
+                loads.append((len(unfinished), subtask))
+        heapq.heapify(loads)
+        dealt: dict[int, list[Split]] = {}
+        for split in context.unassigned_splits() if loads else ():
+            count, subtask = loads[0]
+            heapq.heapreplace(loads, (count + 1, subtask))
+            if subtask in readers:
+                dealt.setdefault(subtask, []).append(split)
+        context.assign_splits(dealt)
+        if self._discovery.is_bounded and context.state.is_discovery_complete:
+            for subtask in readers:
+                context.signal_no_more_splits(subtask)

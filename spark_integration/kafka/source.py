@@ -1,0 +1,197 @@
+"""A source of Kafka topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from coordlog.chain import SourceSpec
+from coordlog.coordinators.enumerator import EnumeratorContext
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.errors import OptionError, SourceError
+from coordlog.limits import FILE_BATCH_ROWS, KAFKA_DISCOVERY_S
+from coordlog.log.kafka import Security
+
+from .cluster import Cluster, Isolation, Partition, Starting
+from .discovery import Discovery
+from .enumerator import KafkaEnumerator
+from .payloads import KafkaListing, KafkaSplitsReturned
+from .reader import KafkaReader, KafkaReaderOptions, merge_reader_states
+from .rows import Decode, RowFormat
+
+__all__ = ["KafkaSource"]
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_INTERVAL_S: Final = (0.1, 86_400.0)
+_PORTS: Final = range(1, 65_536)
+
+
+class KafkaSource:
+    """The records of topics, each once.
+
+    A row has `key`, `value`, `topic`, `partition`, `offset`, `timestamp` and `headers`.
+    A split is a partition from an offset on; `coordlog splits` shows it as `orders/0@0..1000`. The
+    partitions are dealt out evenly to the subtasks, all at once; a subtask that gets none waits, or
+    ends. Where reading goes on is in the job's checkpoints alone: there is no consumer group, and
+    nothing is committed to Kafka. What a checkpoint needs and retention has removed is an error.
+
+    Args:
+        topics: Their names; or a `pattern`.
+        pattern: A regular expression that a topic's whole name matches; internal topics never do.
+        bootstrap_servers: `HOST:PORT`, several joined by commas.
+        starting: Where the first listing begins: `"earliest"`, `"latest"`, a moment (an aware
+            datetime: the first record that is not older), or an offset for each partition. What
+            is found later is read from its beginning.
+        bounded: True: up to the ends that the first listing finds, then the job is done. False:
+            without end, and new partitions are looked for.
+        discovery_interval_s: Unbounded: seconds between two looks at the cluster.
+        isolation: `"read_committed"`: rows of aborted transactions are not read, nor those of
+            transactions that are still open. `"read_uncommitted"`: all are.
+        decode: What `value` holds: None for bytes; `"utf8"` for text; `"json"` for a struct of
+            `value_schema`, in which fields that a message lacks are null and others are left out.
+        value_schema: With `decode="json"`.
+        security: TLS and SASL; not in the log. Without it neither.
+        batch_rows: The most rows of a batch.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    def __init__(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        bootstrap_servers: str,
+        starting: Starting = "earliest",
+        bounded: bool = True,
+        discovery_interval_s: float = KAFKA_DISCOVERY_S,
+        isolation: Isolation = "read_committed",
+        decode: Decode | None = None,
+        value_schema: pa.Schema | None = None,
+        security: Security | None = None,
+        batch_rows: int = FILE_BATCH_ROWS,
+    ) -> None:
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        _check_topics(names, pattern)
+        _check_servers(bootstrap_servers)
+        _check_starting(starting)
+        if not _INTERVAL_S[0] <= discovery_interval_s <= _INTERVAL_S[1]:
+            raise OptionError("discovery_interval_s", discovery_interval_s, "0.1 to 86,400")
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise OptionError("isolation", isolation, "'read_committed' or 'read_uncommitted'")
+        if decode not in (None, "utf8", "json"):
+            raise OptionError("decode", decode, "None, 'utf8' or 'json'")
+        if (decode == "json") != (value_schema is not None):
+            raise OptionError(
+                "value_schema", value_schema, "given with decode='json', and only then"
+            )
+        if batch_rows < 1:
+            raise OptionError("batch_rows", batch_rows, "at least 1")
+        self._cluster = Cluster(
+            bootstrap_servers=bootstrap_servers,
+            security=security or Security(),
+            isolation=isolation,
+        )
+        self._discovery = Discovery(
+            cluster=self._cluster,
+            topics=names,
+            pattern=pattern,
+            starting=starting,
+            is_bounded=bounded,
+        )
+        self._interval_s = float(discovery_interval_s)
+        self._rows = RowFormat(decode=decode, value_schema=value_schema)
+        self._batch_rows = batch_rows
+
+    def spec(self, operator_id: str = "source") -> SourceSpec:
+        """The source as the first link of a chain.
+
+        Asks nothing yet: its coordinator does.
+        """
+        options = KafkaReaderOptions(
+            cluster=self._cluster, rows=self._rows, batch_rows=self._batch_rows
+        )
+        return SourceSpec(
+            operator_id=operator_id,
+            create_reader=partial(KafkaReader, options),
+            merge_states=merge_reader_states,
+            is_unbounded=not self._discovery.is_bounded,
+            coordinator=SplitCoordinatorProvider(
+                operator_id,
+                enumerator=self._enumerator,
+                payload_types=(KafkaListing, KafkaSplitsReturned),
+            ),
+        )
+
+    def settle_schema(self) -> pa.Schema:
+        """The schema of the rows; that there are topics to read is seen on the way. Blocks.
+
+        Raises:
+            SourceError: A topic is missing, `starting` does not fit, or no broker answers.
+        """
+        found = self._discovery.listing({}, is_first=True)
+        if found.problem:
+            raise SourceError(found.where, found.problem, found.next_step)
+        return self._rows.schema
+
+    def _enumerator(self, context: EnumeratorContext, kept: bytes | None) -> KafkaEnumerator:
+        return KafkaEnumerator(
+            context, kept, discovery=self._discovery, interval_s=self._interval_s
+        )
+
+
+def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
+    if bool(names) == (pattern is not None):
+        raise OptionError("topics", names, "given, or `pattern` in their place")
+    for one in names:
+        if not _TOPIC.fullmatch(one) or one in {".", ".."}:
+            raise OptionError("topics", one, "a topic's name: letters, digits, '.', '_' and '-'")
+    if len(set(names)) < len(names):
+        raise OptionError("topics", names, "each named once")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError("pattern", pattern, f"a regular expression ({error})") from error
+
+
+def _check_servers(bootstrap_servers: str) -> None:
+    if "@" in bootstrap_servers:
+        # Not shown: it may hold a password.
+        raise OptionError(
+            "bootstrap_servers",
+            "(hidden)",
+            "HOST:PORT without a user; `security` takes credentials",
+        )
+    for one in bootstrap_servers.split(","):
+        host, _, port = one.rpartition(":")
+        if not host or not port.isdecimal() or int(port) not in _PORTS:
+            raise OptionError("bootstrap_servers", bootstrap_servers, "HOST:PORT[,HOST:PORT]")
+
+
+def _check_starting(starting: Starting) -> None:
+    expected = "'earliest', 'latest', an aware datetime, or offsets by (topic, partition)"
+    if isinstance(starting, str):
+        is_good = starting in ("earliest", "latest")
+    elif isinstance(starting, datetime):
+        is_good = starting.tzinfo is not None and starting.timestamp() >= 0
+    else:
+        is_good = isinstance(starting, Mapping) and all(map(_is_offset, starting.items()))
+    if not is_good:
+        raise OptionError("starting", starting, expected)
+
+
+def _is_offset(item: tuple[Partition, int]) -> bool:
+    partition, offset = item
+    return (
+        isinstance(partition, tuple)
+        and [type(one) for one in partition] == [str, int]
+        and type(offset) is int
+        and offset >= 0
+    )
