@@ -9,6 +9,7 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
     │   ├── ClosedError              a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
+    │   ├── SkipError                a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
@@ -73,6 +74,7 @@ __all__ = [
     "RequestUnansweredError",
     "RestoreError",
     "SinkError",
+    "SkipError",
     "SourceError",
     "TooLargeError",
     "TopicError",
@@ -94,6 +96,17 @@ class CoordlogError(Exception):
 
 class UsageError(CoordlogError):
     """The interface was used in a way that it does not allow; the message says which."""
+
+
+class SkipError(UsageError):
+    """A split or an event that cannot be skipped; nothing was appended."""
+
+    def __init__(self, job_id: str, problem: str, next_step: str) -> None:
+        super().__init__(job_id, problem, next_step)
+        self.job_id, self.problem, self.next_step = job_id, problem, next_step
+
+    def __str__(self) -> str:
+        return f"job {self.job_id}: {self.problem}; {self.next_step}"
 
 
 class OptionError(UsageError):

@@ -14,6 +14,7 @@ from .attempts import split_ids
 from .evolving import evolve
 from .opening import is_opened_again
 from .payload_json import Fields, PayloadReader
+from .skips import skip_command
 from .state import sorted_items
 
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
@@ -67,7 +68,7 @@ class Progress:
     skipped: Map[str, str] = field(default_factory=Map)
     """The reason by split that is skipped for good (clause J2)."""
     poison: Map[str, str] = field(default_factory=Map)
-    """The command that skips it, without where the log is, by split or event that fails again and again."""
+    """The command that skips it, without where the log is, by split, or by an event's sequence."""
     rows: int = 0
     """Of the finished splits."""
     bytes_read: int = 0
@@ -151,6 +152,10 @@ def apply(state: Progress, record: Record, fields: Fields | None) -> Progress:
         fields: Its payload, decoded; None where it has none that can be.
     """
     state = _by_kind(state, record, fields or {})
+    if "poison" in record.attributes:
+        what = record.attributes.get("split_id") or record.attributes.get("event_sequence", "")
+        command = skip_command(record.job_id, record.attributes)
+        state = evolve(state, poison=state.poison.set(what, command))
     sequence = record.sequence
     return evolve(
         state,
@@ -225,7 +230,8 @@ def _discovered(state: Progress, fields: Fields) -> Progress:
 
 def _skipped(state: Progress, record: Record, fields: Fields) -> Progress:
     split_id = str(fields.get("split_id"))
-    return evolve(state, skipped=state.skipped.set(split_id, record.reason or ""))
+    poison = state.poison.delete(split_id) if split_id in state.poison else state.poison
+    return evolve(state, skipped=state.skipped.set(split_id, record.reason or ""), poison=poison)
 
 
 def _attempt(state: Progress, record: Record) -> Progress:

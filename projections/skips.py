@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +25,7 @@ __all__ = [
     "find_split",
     "fold_skip",
     "skip_again",
+    "skip_command",
     "skip_of_event",
     "skipped_in_reader",
 ]
@@ -56,6 +59,19 @@ def skip_of_event(state: JobState, event: DownEvent | UpEvent) -> SkippedEvent |
         digest=digest_of(event.payload),
     )
     return state.skipped_events.get(key)
+
+
+def skip_command(job_id: str, attributes: Mapping[str, str]) -> str:
+    """The command that skips what a failure's record names, to be run as it is where the log is found.
+
+    Args:
+        job_id: The job.
+        attributes: Of the failure's record; `poison` among them.
+    """
+    split_id, sequence = attributes.get("split_id"), attributes.get("event_sequence", "")
+    what = f"--event {sequence}" if split_id is None else f"--split {shlex.quote(split_id)}"
+    why = f"{attributes['poison']} attempts in a row failed at it"
+    return f"coordlog skip {job_id} {what} --reason '{why}'"
 
 
 def fold_skip(state: JobState, record: Record, value: Payload) -> JobState:

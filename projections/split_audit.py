@@ -29,6 +29,8 @@ from .payload_json import Fields, PayloadReader
 __all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
 
 _DISCOVERED: Final = "coordlog.splits_discovered@"
+SKIPPED: Final = "coordlog.split_skipped@"
+"""Before the version of the type that says so."""
 
 
 class SplitPlace(enum.Enum):
@@ -42,6 +44,8 @@ class SplitPlace(enum.Enum):
     """A checkpoint that has completed, or the end of a batch job, holds all its rows."""
     COMMITTED = "committed"
     """What that checkpoint and those before it allow to commit is committed, or is nothing."""
+    SKIPPED = "skipped"
+    """Not read, or not any further (clause J2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +93,13 @@ class SplitRow:
     finished_by: tuple[int, int] | None
     """Subtask and attempt number, where this was not thrown away."""
     rows: int | None
+    """Of a skipped split those that stay, where an attempt has said so and that was not thrown away."""
     thrown_away: tuple[ThrownAway, ...]
     """In log order."""
     checkpoint_id: int | None
     """The one that holds its rows; -1 at the end of a batch job."""
+    skipped_because: str | None = None
+    """Why it is skipped; None where it is not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +110,9 @@ class _Hold:
     """The sequence of the assignment, to this attempt or to one before it; None where the log does
     not show it."""
     finished_barrier: int | None = None
-    rows: int = 0
+    """The last barrier before it was finished, or before the reader let go of it as skipped."""
+    is_skipped: bool = False
+    rows: int | None = 0
     is_kept: bool = False
     is_over: bool = False
     checkpoint_id: int | None = None
@@ -124,6 +133,7 @@ class _Thrown:
 @dataclass(slots=True, kw_only=True)
 class _Split:
     discovered_us: int | None = None
+    skipped_because: str | None = None
     assignments: list[Assignment] = field(default_factory=list)
     holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
     thrown: list[_Thrown] = field(default_factory=list)
@@ -192,6 +202,8 @@ class SplitFold:
                     split = self._split(record, split_id)
                     if split.discovered_us is None:
                         split.discovered_us = record.timestamp_us
+            case Kind.FACT if (record.payload_type or "").startswith(SKIPPED) and fields:
+                self._skipped(record, fields)
             case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
                 self._assigned(record, split_ids(fields))
             case Kind.SPLIT_FINISHED if fields is not None:
@@ -283,6 +295,18 @@ class SplitFold:
         hold.is_kept = record.attributes.get("kept") == "true"
         self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
 
+    def _skipped(self, record: Record, fields: Fields) -> None:
+        split_id = str(fields.get("split_id"))
+        self._split(record, split_id).skipped_because = record.reason or ""
+        if record.subtask is None:
+            return  # nobody's reader says it: who has the split is reset, and says it then
+        rows, barrier = fields.get("rows"), record.last_barrier
+        hold = self._hold(record, split_id, None)
+        hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
+        hold.is_skipped = True
+        hold.rows = rows if isinstance(rows, int) else None
+        self._uncommitted[record.operator_id or "", split_id] = None
+
     def _inherit(self, record: Record) -> None:
         """An attempt is restored with what its subtask had, unfinished, at the checkpoint."""
         subtask, number = record.subtask, record.checkpoint_id
@@ -342,7 +366,7 @@ class SplitFold:
                 checkpoint_id=checkpoint_id,
                 sequence=-1 if record.sequence is None else record.sequence,
                 is_whole=hold.assigned is not None and hold.assigned > cut,
-                was_finished=hold.finished_barrier is not None,
+                was_finished=hold.finished_barrier is not None and not hold.is_skipped,
                 reason=reason or f"the job went back to checkpoint {checkpoint_id}",
             )
         )
@@ -368,7 +392,10 @@ class SplitFold:
     def _row(self, key: tuple[str, str], split: _Split) -> SplitRow:
         live = [one for one in split.holds.values() if not one.is_over]
         done = next((one for one in reversed(live) if one.finished_barrier is not None), None)
-        if done is None:
+        is_finished = done is not None and not done.is_skipped
+        if split.skipped_because is not None and not is_finished:
+            place = SplitPlace.SKIPPED
+        elif done is None:
             place = SplitPlace.ASSIGNED if live else SplitPlace.WAITING
         elif done.checkpoint_id is None:
             place = SplitPlace.FINISHED
@@ -381,10 +408,13 @@ class SplitFold:
             place=place,
             discovered_us=split.discovered_us,
             assignments=tuple(split.assignments),
-            finished_by=None if done is None else (done.subtask, done.attempt_number),
+            finished_by=None
+            if done is None or done.is_skipped
+            else (done.subtask, done.attempt_number),
             rows=None if done is None else done.rows,
             thrown_away=tuple(_with_reader(one) for one in split.thrown),
             checkpoint_id=None if done is None else done.checkpoint_id,
+            skipped_because=split.skipped_because,
         )
 
 

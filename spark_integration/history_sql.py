@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from coordlog.schemas.builtin import SplitFinished
+from coordlog.schemas.builtin import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits
 
@@ -32,6 +32,23 @@ SELECT offset, sequence, timestamp, operator_id, subtask, attempt_number, last_b
 FROM (SELECT *, from_avro(payload, '{split_finished}', map()) AS done
       FROM {p}counted
       WHERE kind = 'SPLIT_FINISHED' AND payload_type = '{split_finished_key}')
+"""
+
+_SKIPS: Final = """
+SELECT offset, sequence, timestamp, operator_id, subtask, attempt_number, last_barrier, reason,
+       skip.split_id, skip.rows
+FROM (SELECT *, from_avro(payload, '{split_skipped}', map()) AS skip
+      FROM {p}counted
+      WHERE kind = 'FACT' AND payload_type = '{split_skipped_key}')
+"""
+
+_READ_ENDS: Final = """
+SELECT offset, operator_id, subtask, attempt_number, last_barrier, is_kept, split_id,
+       false AS is_skip
+FROM {p}finishes
+UNION ALL
+SELECT offset, operator_id, subtask, attempt_number, last_barrier, false, split_id, true
+FROM {p}skips WHERE subtask IS NOT NULL
 """
 
 _RESETS: Final = """
@@ -129,7 +146,7 @@ WITH assigned AS (
   GROUP BY a.operator_id, a.split_id, a.subtask, a.offset
 ), finished AS (
   SELECT f.operator_id, f.split_id, f.subtask, f.offset, f.last_barrier, min(r.offset) AS undone
-  FROM {p}finishes AS f
+  FROM {p}read_ends AS f
   LEFT JOIN {p}resets AS r
     ON r.offset > f.offset AND (r.subtask IS NULL OR r.subtask = f.subtask)
    AND f.last_barrier >= r.checkpoint_id AND NOT (f.is_kept AND r.kind = 'SUBTASK_RESET')
@@ -159,7 +176,7 @@ FROM (
   SELECT operator_id, split_id, subtask, attempt_number, offset AS began, offset AS assigned
   FROM {p}assignments
   UNION ALL
-  SELECT operator_id, split_id, subtask, attempt_number, offset, NULL FROM {p}finishes
+  SELECT operator_id, split_id, subtask, attempt_number, offset, NULL FROM {p}read_ends
   UNION ALL
   SELECT operator_id, split_id, subtask, attempt_number, began, assigned FROM inherited
 )
@@ -176,11 +193,12 @@ LEFT JOIN {p}cuts AS c ON c.checkpoint_id = r.checkpoint_id AND c.operator_id = 
 _THROWN_AWAY: Final = """
 WITH finished AS (
   SELECT operator_id, split_id, subtask, attempt_number,
-         max_by(last_barrier, offset) AS last_barrier, max_by(is_kept, offset) AS is_kept
-  FROM {p}finishes GROUP BY operator_id, split_id, subtask, attempt_number
+         max_by(last_barrier, offset) AS last_barrier, max_by(is_kept, offset) AS is_kept,
+         max_by(is_skip, offset) AS is_skip
+  FROM {p}read_ends GROUP BY operator_id, split_id, subtask, attempt_number
 ), lost AS (
   SELECT h.operator_id, h.split_id, h.subtask, h.attempt_number, h.assigned,
-         f.last_barrier IS NOT NULL AS was_finished,
+         f.last_barrier IS NOT NULL AND NOT f.is_skip AS was_finished,
          min_by(struct(r.offset, r.sequence, r.checkpoint_id), r.offset) AS reset
   FROM {p}holds AS h
   LEFT JOIN finished AS f USING (operator_id, split_id, subtask, attempt_number)
@@ -223,6 +241,17 @@ WITH kept AS (
     ON t.operator_id = f.operator_id AND t.split_id = f.split_id
    AND t.subtask = f.subtask AND t.attempt_number = f.attempt_number
   GROUP BY f.operator_id, f.split_id
+), skipped AS (
+  SELECT operator_id, split_id, max_by(reason, offset) AS because
+  FROM {p}skips GROUP BY operator_id, split_id
+), let_go AS (
+  SELECT s.operator_id, s.split_id, max_by(s.rows, s.offset) AS rows
+  FROM {p}skips AS s
+  LEFT ANTI JOIN {p}thrown_away AS t
+    ON t.operator_id = s.operator_id AND t.split_id = s.split_id
+   AND t.subtask = s.subtask AND t.attempt_number = s.attempt_number
+  WHERE s.subtask IS NOT NULL
+  GROUP BY s.operator_id, s.split_id
 ), lost AS (
   SELECT operator_id, split_id, count(*) AS times, count_if(is_whole) AS times_whole
   FROM {p}thrown_away GROUP BY operator_id, split_id
@@ -231,9 +260,13 @@ WITH kept AS (
   GROUP BY operator_id, split_id
 )
 SELECT operator_id, split_id, coalesce(g.times, 0) AS assigned,
-       k.by.subtask AS finished_subtask, k.by.attempt_number AS finished_attempt, k.by.rows,
+       k.by.subtask AS finished_subtask, k.by.attempt_number AS finished_attempt,
+       coalesce(k.by.rows, e.rows) AS rows, p.because AS skipped_because,
        coalesce(l.times, 0) AS thrown_away, coalesce(l.times_whole, 0) AS thrown_away_whole
-FROM (SELECT DISTINCT operator_id, split_id FROM {p}holds)
+FROM (SELECT operator_id, split_id FROM {p}holds
+      UNION SELECT operator_id, split_id FROM {p}skips)
+LEFT JOIN skipped AS p USING (operator_id, split_id)
+LEFT JOIN let_go AS e USING (operator_id, split_id)
 LEFT JOIN given AS g USING (operator_id, split_id)
 LEFT JOIN kept AS k USING (operator_id, split_id)
 LEFT JOIN lost AS l USING (operator_id, split_id)
@@ -252,6 +285,8 @@ _BY_NAME: Final = {
     "cuts": _CUTS,
     "assignments": _ASSIGNMENTS,
     "finishes": _FINISHES,
+    "skips": _SKIPS,
+    "read_ends": _READ_ENDS,
     "reset_cuts": _RESET_CUTS,
     "attempts": _ATTEMPTS,
     "holds": _HOLDS,
@@ -276,6 +311,8 @@ def view_queries(prefix: str = "") -> Iterator[tuple[str, str]]:
         "add_splits": _literal(AddSplits),
         "add_splits_key": payload_type_of(AddSplits).key,
         "split_finished": _literal(SplitFinished),
+        "split_skipped": _literal(SplitSkipped),
+        "split_skipped_key": payload_type_of(SplitSkipped).key,
         "split_finished_key": payload_type_of(SplitFinished).key,
     }
     for name, query in _BY_NAME.items():

@@ -64,6 +64,12 @@ __all__ = ["ingest"]
     help="CSV: your word that no field holds a line end; large files are split then.",
 )
 @click.option(
+    "--on-error",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    help="What becomes of a file that cannot be read, or a part of it, after the listing.",
+)
+@click.option(
     "--batch-rows",
     type=int,
     default=FILE_BATCH_ROWS,

@@ -64,6 +64,7 @@ class IngestOptions:
     job_id: str | None = None
     null_values: tuple[str, ...] = ()
     """Nothing: the empty field."""
+    on_error: Literal["fail", "skip"] = "fail"
     encoding: str = "utf-8"
     delimiter: str = ","
     batch_rows: int = FILE_BATCH_ROWS
@@ -148,6 +149,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
             encoding=options.encoding,
             delimiter=options.delimiter,
             no_newlines_in_fields=options.no_newlines_in_fields,
+            on_error=options.on_error,
         )
     )
     sink = attempt(

@@ -234,15 +234,12 @@ class _Ingest:
             found.catch_up()  # another driver was faster: what it did is not known here yet
             self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
             return Exit.DONE
-        options, progress = self._options, self._fold.progress
-        servers = options.bootstrap_servers
+        progress = self._fold.progress
         around = Surrounding(
             job_id=self._parts.job_id,
             destination=self._parts.sink.destination,
             log_name=found.log.identity.name,
-            servers_option=""
-            if servers is None
-            else f" --bootstrap-servers {shlex.quote(servers)}",
+            servers_option=self._servers_option(),
             seconds=time.monotonic() - self._began_s,
         )
         if result.status is JobStatus.STOPPED:
@@ -253,6 +250,10 @@ class _Ingest:
         for line in lines:
             self._shown.say(line)
         return status
+
+    def _servers_option(self) -> str:
+        servers = self._options.bootstrap_servers
+        return "" if servers is None else f" --bootstrap-servers {shlex.quote(servers)}"
 
     # What follows is called by the job, on its threads.
     def _folded(self, offset: int, high_watermark: int) -> None:
@@ -275,8 +276,15 @@ class _Ingest:
         )
 
     def _released(self, records: Sequence[Record]) -> None:
+        before = self._fold.progress.poison
         for record in records:
             self._fold.apply(record)
+        for what, command in sorted(self._fold.progress.poison.items()):
+            if what not in before:
+                self._shown.say(
+                    f"warning: the job fails again and again at {what}; to go on without it: "
+                    f"{command}{self._servers_option()}"
+                )
         if self._is_waiting:
             self._is_waiting = False
             self._shown.doing("")

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.progress import JobEnd, Progress
 from coordlog.restore import Restored
 from coordlog.schemas.record import NO_CHECKPOINT
@@ -30,6 +31,8 @@ _WINDOW_S: Final = 15.0
 """Over how long a rate is taken: three checkpoints at the default interval."""
 
 _THOUSAND: Final = 1000
+_SKIPPED_SHOWN: Final = 10
+_SKIPPED_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,8 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
     """All that is shown while a job runs, on one line."""
     known = f"{progress.splits_known:,}" if progress.splits_known else "?"
     more = "" if progress.is_listing_complete or not progress.splits_known else "+"
-    parts = [f"splits {progress.splits_finished:,}/{known}{more}"]
+    skipped = f", {len(progress.skipped):,} skipped" if progress.skipped else ""
+    parts = [f"splits {progress.splits_finished:,}/{known}{more}{skipped}"]
     if progress.is_batch:
         parts.append(f"{progress.rows:,} rows read")
     else:
@@ -188,7 +192,8 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
             f"in {around.seconds:.1f} s"
         ),
         f"  splits       {progress.splits_finished:,} of {progress.splits_known:,} finished"
-        + (f", {again:,} read again after that" if again else ""),
+        + (f", {again:,} read again after that" if again else "")
+        + (f", {len(progress.skipped):,} skipped" if progress.skipped else ""),
     ]
     if progress.openings > 1:
         rows = progress.rows_published - progress.rows_before
@@ -211,7 +216,25 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
         ),
         f"  history      {around.log_name}",
     ]
-    return lines + _commands(around)
+    return [*lines, *_commands(around), *_skipped_lines(progress, around)]
+
+
+def _skipped_lines(progress: Progress, around: Surrounding) -> list[str]:
+    """A warning that names what is not all there; the first few, where there are many."""
+    named = sorted(progress.skipped.items())
+    if not named:
+        return []
+    left = len(named) - _SKIPPED_SHOWN
+    many = "1 split was" if len(named) == 1 else f"{len(named):,} splits were"
+    command = f"coordlog splits {around.job_id} --skipped{around.servers_option}"
+    return [
+        f"warning: {many} skipped, and not all of the rows are there: {command}",
+        *(
+            f"  {on_one_line(split_id, _SKIPPED_CHARS)}: {on_one_line(why, _SKIPPED_CHARS)}"
+            for split_id, why in named[:_SKIPPED_SHOWN]
+        ),
+        *([f"  and {left:,} more"] if left > 0 else []),
+    ]
 
 
 def _commands(around: Surrounding) -> list[str]:

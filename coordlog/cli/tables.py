@@ -40,6 +40,7 @@ _PLACE_STYLES = {
     SplitPlace.FINISHED: "",
     SplitPlace.IN_CHECKPOINT: "green",
     SplitPlace.COMMITTED: "bold green",
+    SplitPlace.SKIPPED: "bold yellow",
 }
 
 _ATTEMPT_COLUMNS = (
@@ -66,7 +67,7 @@ _SPLIT_COLUMNS = (
     Column("READ BY"),
     Column("ROWS", is_right=True, rank=2),
     Column("ASSIGNED TO", rank=1),
-    Column("THROWN AWAY"),
+    Column("WHY SKIPPED, OR THROWN AWAY"),
 )
 _CHECKPOINT_COLUMNS = (
     Column("CKPT", is_right=True),
@@ -128,16 +129,21 @@ def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
 @click.command()
 @click.argument("job")
 @click.option("--thrown-away", is_flag=True, help="Only splits of which work was thrown away.")
+@click.option("--skipped", is_flag=True, help="Only splits that are skipped.")
 @_json_option
 @with_logs
-def splits(logs: Logs, *, job: str, thrown_away: bool, as_json: bool) -> None:
+def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: bool) -> None:
     """List the splits of JOB: where each is, who had it, whose work on it was thrown away and why.
 
     Work is thrown away where an attempt's subtask went back to a checkpoint that does not hold it:
     in whole where the split was assigned after that checkpoint, else in part.
     """
     found = audit_of(logs, job)
-    rows = tuple(one for one in found.splits if one.thrown_away or not thrown_away)
+    rows = tuple(
+        one
+        for one in found.splits
+        if (one.thrown_away or not thrown_away) and (one.skipped_because is not None or not skipped)
+    )
     if as_json:
         _print_all(rows)
         return
@@ -161,11 +167,22 @@ def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
         "" if one.rows is None else f"{one.rows:,}",
         " ".join(given),
         "\n".join(
-            f"{each.subtask}/{each.attempt_number} back to {each.checkpoint_id}, "
-            f"{'whole' if each.is_whole else 'part'}: {on_one_line(each.reason, _REASON_CHARS)}"
-            for each in one.thrown_away
+            [
+                *_skipped(one),
+                *(
+                    f"{each.subtask}/{each.attempt_number} back to {each.checkpoint_id}, "
+                    f"{'whole' if each.is_whole else 'part'}: "
+                    f"{on_one_line(each.reason, _REASON_CHARS)}"
+                    for each in one.thrown_away
+                ),
+            ]
         ),
     )
+
+
+def _skipped(one: SplitRow) -> tuple[str, ...]:
+    why = one.skipped_because
+    return () if why is None else (f"skipped: {on_one_line(why, _REASON_CHARS)}",)
 
 
 @click.command()

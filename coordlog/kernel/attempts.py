@@ -48,7 +48,7 @@ from .outputs import (
     RefuseAttempt,
     StopAckTimer,
 )
-from .poison import attributes_of_event, poison_of, with_poison
+from .poison import attributes_of_event, marked, with_poison
 from .policy import local_backoff_s
 
 __all__ = [
@@ -530,8 +530,8 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
     assert attempt is not None, "a live attempt fails"
     is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
     lost_up, lost_down = _lost(state, attempt)
-    attributes = _at_what(state, given)
-    reason = with_poison(given.reason, poison_of(state, attributes))
+    attributes = marked(state, _at_what(state, given))
+    reason = with_poison(state.job_id, given.reason, attributes)
     fail_events(step, given.subtask, given.reason)
     step.add(
         Kind.ATTEMPT_FAILED,

@@ -23,7 +23,7 @@ from .outputs import (
     EndJob,
     FenceAttempt,
 )
-from .poison import attributes_of_event, poison_of, with_poison
+from .poison import attributes_of_event, marked, with_poison
 from .policy import backoff_s, is_exhausted
 
 _BEFORE = "; before that: "
@@ -161,8 +161,8 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
             value=builtin.Refused(what="failure"),
         )
         return
-    attributes = {} if given.event is None else attributes_of_event(given.event)
-    reason = with_poison(given.reason, poison_of(state, attributes))
+    attributes = {} if given.event is None else marked(state, attributes_of_event(given.event))
+    reason = with_poison(state.job_id, given.reason, attributes)
     step.add(
         Kind.GLOBAL_FAILURE,
         operator_id=given.operator_id,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 
 from coordlog.limits import POISON_FAILURES, REASON_CHARS_MAX
-from coordlog.projections.skips import digest_of
+from coordlog.projections.skips import digest_of, skip_command
 from coordlog.projections.state import DownEvent, JobState, UpEvent
 
 _FIRST_CHARS = REASON_CHARS_MAX // 4
 
-__all__ = ["attributes_of_event", "command_of", "poison_of", "with_poison"]
+__all__ = ["attributes_of_event", "marked", "with_poison"]
 
 
 def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
@@ -22,36 +21,35 @@ def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
     }
 
 
-def poison_of(state: JobState, attributes: Mapping[str, str]) -> str:
-    """What a failure's reason adds where so many in a row were at one split or event; else empty.
+def marked(state: JobState, attributes: Mapping[str, str]) -> dict[str, str]:
+    """A failure's attributes; with `poison`, where so many in a row were at one split or event.
 
     Args:
         state: Before the failure is recorded.
         attributes: Of its record.
     """
-    for what, name in (("split_id", "split"), ("event", "event")):
+    for what in ("split_id", "event"):
         value = attributes.get(what)
         failures = state.poison.get(f"{what}:{value}", 0) + 1
         if value is not None and failures >= POISON_FAILURES:
-            command = command_of(state.job_id, attributes, failures)
-            return (
-                f"; {name} {value!r} is poison: {failures} attempts in a row have failed at it; "
-                f"to go on without it: `{command}`"
-            )
-    return ""
+            return {**attributes, "poison": str(failures)}
+    return dict(attributes)
 
 
-def with_poison(reason: str, poison: str) -> str:
-    """The reason with what `poison_of` gave behind its first line: a traceback's end may be cut off."""
-    if not poison:
+def with_poison(job_id: str, reason: str, attributes: Mapping[str, str]) -> str:
+    """The reason; behind its first line what is poison, where `attributes` say so.
+
+    There, because a traceback's end may be cut off.
+    """
+    failures = attributes.get("poison")
+    if failures is None:
         return reason
+    split_id, event = attributes.get("split_id"), attributes.get("event")
+    what = f"event {event!r}" if split_id is None else f"split {split_id!r}"
+    command = skip_command(job_id, attributes)
     first, line_end, rest = reason.partition("\n")
+    poison = (
+        f"; {what} is poison: {failures} attempts in a row have failed at it; "
+        f"to go on without it: `{command}`"
+    )
     return f"{first[:_FIRST_CHARS]}{poison}{line_end}{rest}"
-
-
-def command_of(job_id: str, attributes: Mapping[str, str], failures: int) -> str:
-    """The command that skips what a failure's record names, to be run as it is where the log is found."""
-    split_id = attributes.get("split_id")
-    sequence = attributes.get("event_sequence", "")
-    what = f"--event {sequence}" if split_id is None else f"--split {shlex.quote(split_id)}"
-    return f"coordlog skip {job_id} {what} --reason '{failures} attempts in a row failed at it'"

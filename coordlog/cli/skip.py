@@ -1,0 +1,227 @@
+"""`coordlog skip`: go on without a split or an event at which a job fails again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from coordlog.errors import RequestRefusedError, SkipError
+from coordlog.log.port import Log
+from coordlog.projections.audit import audit, audit_records
+from coordlog.projections.skips import digest_of, event_key
+from coordlog.projections.split_audit import SplitPlace
+from coordlog.projections.state import JobState
+from coordlog.restore import Rebuild
+from coordlog.schemas.builtin import (
+    EventSkipped,
+    SkipEvent,
+    SkipRecorded,
+    SkipSplit,
+    SplitSkipped,
+)
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
+from coordlog.skipping import append_skip, read_job
+from coordlog.spark_integration.client_requests import request_coordinator
+from coordlog.spark_integration.endpoint import probe_driver
+from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
+
+from .logs import Logs, with_logs
+
+__all__ = ["skip"]
+
+_OF_SPLITS = frozenset(payload_type_of(one).key for one in (AddSplits, NoMoreSplits, RequestSplit))
+_DONE = (SplitPlace.FINISHED, SplitPlace.IN_CHECKPOINT, SplitPlace.COMMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is to be skipped, as the log has it."""
+
+    shown: str
+    operator_id: str
+    subtask: int | None
+    fact: SplitSkipped | EventSkipped
+
+
+@click.command()
+@click.argument("job")
+@click.option("--split", "split_id", metavar="ID", help="As `coordlog splits` shows it.")
+@click.option(
+    "--event",
+    "sequence",
+    type=click.IntRange(min=0),
+    metavar="SEQUENCE",
+    help="SEQ of its record, as `coordlog history` shows it.",
+)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: take its place.",
+)
+@with_logs
+def skip(
+    logs: Logs,
+    *,
+    job: str,
+    split_id: str | None,
+    sequence: int | None,
+    reason: str,
+    is_take_over: bool,
+) -> None:
+    """Skip a split, or an event, of JOB: the job goes on without it, and no restart brings it back.
+
+    What has been committed of a split stays; the history says up to which row. An event is told by
+    its content: one that is sent again to, or by, the same subtask is skipped too.
+
+    A driver that lives is asked to do it; else it is appended to the log, and the next run goes on
+    without what is skipped.
+    """
+    if (split_id is None) == (sequence is None):
+        raise click.UsageError("give either --split or --event")
+    why = reason or "skipped by command"
+    log = logs.open(job)
+    try:
+        wanted = (
+            _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
+        )
+        made = read_job(log, job)
+        if _is_skipped(made.state, wanted):
+            click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
+        elif _lives(job, made.state, is_take_over=is_take_over):
+            _ask(job, made.state, wanted, why)
+        else:
+            _append(log, job, made, wanted, why)
+    finally:
+        log.close()
+
+
+def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
+    found = [
+        one
+        for one in audit(log.read(log.start_offset(), log.high_watermark())).splits
+        if one.split_id == split_id
+    ]
+    if not found:
+        raise SkipError(
+            job, f"it has no split {split_id!r}", f"`coordlog splits {job}` lists those that it has"
+        )
+    (split,) = found[:1]
+    shown = f"split {split_id!r}"
+    if split.place in _DONE:
+        raise SkipError(job, f"{shown} has been read to its end", "there is nothing to skip")
+    return _Wanted(
+        shown=shown,
+        operator_id=split.operator_id,
+        subtask=None,
+        fact=SplitSkipped(split_id=split_id),
+    )
+
+
+def _find_event(log: Log, job: str, sequence: int | None) -> _Wanted:
+    record = _record_at(log, sequence)
+    if record is None or record.kind not in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
+        what = "no record" if record is None else record.kind.value
+        raise SkipError(
+            job,
+            f"sequence {sequence} is {what}, and no operator event",
+            f"`coordlog history {job} --kind EVENT_TO_SUBTASK --kind EVENT_TO_COORDINATOR` has them",
+        )
+    if record.payload_type in _OF_SPLITS:
+        raise SkipError(
+            job,
+            f"sequence {sequence} is a {record.payload_type}, without which a source stops",
+            "skip the split instead, with --split",
+        )
+    return _Wanted(
+        shown=f"event {sequence}, a {record.payload_type}",
+        operator_id=record.operator_id or "",
+        subtask=record.subtask,
+        fact=EventSkipped(
+            event_sequence=record.sequence or 0,
+            is_down=record.kind is Kind.EVENT_TO_SUBTASK,
+            event_type=record.payload_type or "",
+            digest=digest_of(record.payload or b""),
+        ),
+    )
+
+
+def _record_at(log: Log, sequence: int | None) -> Record | None:
+    for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
+        if one.counts and one.record is not None and one.record.sequence == sequence:
+            return one.record
+    return None
+
+
+def _is_skipped(state: JobState, wanted: _Wanted) -> bool:
+    fact = wanted.fact
+    if isinstance(fact, SplitSkipped):
+        return (wanted.operator_id, fact.split_id) in state.skipped_splits
+    key = event_key(
+        operator_id=wanted.operator_id,
+        subtask=wanted.subtask or 0,
+        is_down=fact.is_down,
+        event_type=fact.event_type,
+        digest=fact.digest,
+    )
+    return key in state.skipped_events
+
+
+def _lives(job: str, state: JobState, *, is_take_over: bool) -> bool:
+    """Whether a driver of the job answers, and proves itself.
+
+    Raises:
+        SkipError: Nobody here can tell: there is no token to ask with.
+    """
+    endpoint, token = state.launch.get("endpoint"), find_token(job)
+    if not endpoint or is_take_over:
+        return False
+    if token is not None:
+        return probe_driver(endpoint, job_id=job, driver_id=state.driver_id, token=token)
+    if state.is_over:
+        return False
+    raise SkipError(
+        job,
+        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
+        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
+        "--take-over",
+    )
+
+
+def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
+    fact = wanted.fact
+    request: SkipSplit | SkipEvent
+    if isinstance(fact, SplitSkipped):
+        request = SkipSplit(split_id=fact.split_id, why=why)
+    else:
+        request = SkipEvent(
+            operator_id=wanted.operator_id, subtask=wanted.subtask or 0, skipped=fact, why=why
+        )
+    try:
+        answer = request_coordinator(
+            "",
+            request,
+            job_id=job,
+            endpoint=state.launch["endpoint"],
+            response_types=(SkipRecorded,),
+        )
+    except RequestRefusedError as error:
+        raise SkipError(job, error.reason, "see what it is with `coordlog splits`") from error
+    click.echo(
+        f"skipped {wanted.shown} of job {job}, by its driver, at sequence {answer.sequence}",
+        err=True,
+    )
+
+
+def _append(log: Log, job: str, made: Rebuild, wanted: _Wanted, why: str) -> None:
+    sequence = append_skip(
+        log, made, wanted.fact, operator_id=wanted.operator_id, subtask=wanted.subtask, why=why
+    )
+    click.echo(
+        f"skipped {wanted.shown} of job {job}, at sequence {sequence}; run the job again to go on",
+        err=True,
+    )

@@ -1,0 +1,146 @@
+"""`coordlog skip` while a driver lives: it is asked over its endpoint, and nobody is fenced."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.chain import Chain
+from coordlog.cli.exits import Exit
+from coordlog.cli.logs import Logs
+from coordlog.cli.main import main
+from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log
+from coordlog.mailbox import Mailbox
+from coordlog.projections.state import JobState
+from coordlog.runtime import RuntimeOptions
+from coordlog.spark_integration.endpoint import Endpoint
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.spark_integration.transform import transform_spec
+from coordlog.testing.in_memory import InMemorySurroundings
+from endpoint_parts import TOKEN, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.clause("J2")]
+
+FILES, ROWS, STUCK = 6, 20, 2
+WAIT_S = 60.0
+
+
+class Surroundings(InMemorySurroundings):
+    """Tasks that are threads, and an endpoint for clients."""
+
+    endpoint: Endpoint
+
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        super().begin(driver_id, mailbox)
+        self.endpoint = Endpoint(
+            job_id="job",
+            driver_id=driver_id,
+            token=TOKEN,
+            arrivals=mailbox,
+            requests=mailbox.requests,
+        )
+        return self.endpoint.start()
+
+    def end(self) -> None:
+        super().end()
+        self.endpoint.stop()
+
+
+class OneLog:
+    """Where the command finds the job's log."""
+
+    where = "memory"
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+
+    def jobs(self) -> tuple[str, ...]:
+        return ("job",)
+
+    def open(self, job_id: str) -> Log:
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+def skip(log: MemoryLog, *arguments: str) -> Result:
+    logs: Logs = OneLog(log)
+    return CliRunner().invoke(main, ["skip", "job", *arguments], obj=lambda _servers: logs)
+
+
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(FILES):
+        rows = "".join(f"{row}\n" for row in range(number * ROWS, (number + 1) * ROWS))
+        (source / f"{number}.csv").write_text("a\n" + rows)
+    stuck, released = threading.Event(), threading.Event()
+
+    def sticking(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column("a")[0].as_py() // ROWS == STUCK:
+            stuck.set()
+            assert released.wait(WAIT_S)
+        return batch
+
+    log, sink = MemoryLog("job"), ParquetSink(tmp_path / "out")
+    sink.prepare("job")
+    chain = Chain(
+        source=FileSource(source).spec(), operators=[transform_spec(sticking), sink.spec()]
+    )
+    driver = JobDriver(
+        chain=chain,
+        log=log,
+        options=DriverOptions(
+            job_id="job",
+            parallelism=2,
+            is_batch=is_batch,
+            runtime=RuntimeOptions(checkpoint_interval_s=None if is_batch else 0.05),
+            restarts_max=0,
+        ),
+        surroundings=Surroundings(chain, "job", 2),
+    )
+    driver.start()
+    assert stuck.wait(WAIT_S)
+    split_id = str(source / f"{STUCK}.csv")
+    try:
+        monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+        blind = skip(log, "--split", split_id)
+        assert blind.exit_code == Exit.USAGE
+        assert "cannot be asked from here, without its token" in blind.stderr
+        monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+        # `driver.state` may be ahead of the log; what the command reads is the log.
+        wait_for(lambda: _is_listed(driver.state, split_id), "the listing")
+        told = skip(log, "--split", split_id, "--reason", "it hangs")
+        assert told.exit_code == 0, told.output
+        assert told.stderr.startswith(f"skipped split {split_id!r} of job job, by its driver, at ")
+        again = skip(log, "--split", split_id)
+        assert again.stderr == f"split {split_id!r} of job job is skipped already\n"
+    finally:
+        released.set()
+    result = driver.wait(WAIT_S)
+
+    assert result is not None
+    assert (result.status, result.epoch) == (JobStatus.FINISHED, 0)
+    (skipped,) = result.skipped_splits
+    assert (skipped.split_id, skipped.reason) == (split_id, "it hangs")
+    rows = sorted(pq.read_table(tmp_path / "out").column("a").to_pylist())
+    assert rows == [row for row in range(FILES * ROWS) if row // ROWS != STUCK]
+
+
+def _is_listed(state: JobState | None, split_id: str) -> bool:
+    return state is not None and split_id in state.projections["source"].splits

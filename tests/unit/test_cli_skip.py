@@ -1,0 +1,183 @@
+"""`coordlog skip` for a job that no driver drives, on logs in memory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.kernel.building import KernelConfig
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log
+from coordlog.messages import DeliverEvent
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import Down, NotingProvider
+from kernel_fakes import chain_of as noting_chain
+from split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
+
+pytestmark = pytest.mark.clause("J2")
+
+
+@dataclass
+class OneLog:
+    """Where the commands find one job's log."""
+
+    log: MemoryLog
+    where: str = "memory"
+
+    def jobs(self) -> tuple[str, ...]:
+        return ("job",)
+
+    def open(self, job_id: str) -> Log:
+        assert job_id == "job"
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+@pytest.fixture(autouse=True)
+def _no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+
+
+def run(log: MemoryLog, *arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, obj=lambda _servers: OneLog(log))
+
+
+def again(
+    job: HandDrivenJob, configure: Callable[[KernelConfig], KernelConfig] | None = None
+) -> HandDrivenJob:
+    return HandDrivenJob(job.chain, log=job.log, clock=job.clock, configure=configure)
+
+
+def two_restarts(config: KernelConfig) -> KernelConfig:
+    return replace(config, restarts_max=2)
+
+
+def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on_without() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a b", "c")), configure=two_restarts)
+    for _ in range(3):
+        attempt = job.register(0)
+        ask(attempt)
+        attempt.fail("bad row", split_id="a b")
+    assert job.runtime.state.phase is Phase.FAILED
+    (failed,) = job.history(Kind.JOB_FAILED)
+    command = shlex.split(str(failed.reason).split("`")[1])
+    job.crash()
+    assert command[0] == "coordlog"
+    result = run(job.log, *command[1:])
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("skipped split 'a b' of job job, at sequence ")
+    job = again(job)
+    assert job.runtime.state.epoch == 2
+    assert places(job) == {"a b": "skipped", "c": "enumerator"}
+    assert job.runtime.state.skipped_splits["source", "a b"].reason == (
+        "3 attempts in a row failed at it"
+    )
+    attempt = job.register(0)
+    ask(attempt)
+    ask(attempt)
+    assert told(job, attempt) == ["c", NO_MORE]
+
+
+def test_a_split_that_a_checkpoint_has_with_a_reader_is_skipped_from_where_it_stands() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")))
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    job.crash()
+    assert run(job.log, "skip", "job", "--split", "a").exit_code == 0
+    job = again(job)
+
+    assert job.register(0).accepted.skipped_splits == ("a",)
+    assert places(job) == {"a": "skipped, None rows", "b": "enumerator"}
+
+
+def test_an_event_is_named_by_its_sequence_and_not_delivered_again() -> None:
+    provider = NotingProvider()
+    provider.on["ready"] = lambda c, *_: c.gateways[0].send_event(Down(n=1))
+    job = HandDrivenJob(noting_chain(provider), configure=two_restarts)
+    for _ in range(3):
+        job.register(0).fail()
+    sent = job.history(Kind.EVENT_TO_SUBTASK)[-1]
+    job.crash()
+    result = run(job.log, "skip", "job", "--event", str(sent.sequence), "--reason", "poison")
+
+    assert result.exit_code == 0, result.output
+    job = again(job)
+    assert job.register(0).got(DeliverEvent) == []
+    assert job.history(Kind.EVENT_ACKED)[-1].reason == "not delivered: it is skipped: poison"
+
+
+def test_a_skip_is_recorded_once() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")))
+    job.crash()
+    run(job.log, "skip", "job", "--split", "a")
+    before = job.log.high_watermark()
+    result = run(job.log, "skip", "job", "--split", "a")
+
+    assert result.stderr == "split 'a' of job job is skipped already\n"
+    assert job.log.high_watermark() == before
+
+
+def test_what_cannot_be_skipped_is_refused_by_name_and_nothing_is_appended() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")))
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.finish_split("source", "a")
+    (assigned,) = job.history(Kind.EVENT_TO_SUBTASK)
+    started = job.history(Kind.ATTEMPT_STARTED)[0]
+    job.crash()
+    before = job.log.high_watermark()
+    for arguments, said in (
+        (("--split", "x"), "it has no split 'x'; `coordlog splits job` lists those that it has"),
+        (("--split", "a"), "split 'a' has been read to its end"),
+        (("--event", "9999"), "sequence 9999 is no record, and no operator event"),
+        (("--event", str(started.sequence)), "is ATTEMPT_STARTED, and no operator event"),
+        (("--event", str(assigned.sequence)), "skip the split instead, with --split"),
+        ((), "give either --split or --event"),
+    ):
+        result = run(job.log, "skip", "job", *arguments)
+        assert result.exit_code == Exit.USAGE
+        assert said in result.stderr
+    assert job.log.high_watermark() == before
+
+
+def test_a_finished_job_has_nothing_to_skip() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a")), is_batch=True)
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.skip_split("source", "a")
+    ask(attempt)
+    attempt.complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+    job.crash()
+
+    result = run(job.log, "skip", "job", "--split", "a")
+    assert result.exit_code == Exit.USAGE
+    assert "it is finished" in result.stderr
+
+
+def test_the_splits_that_are_skipped_are_shown_with_the_reason() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")))
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.skip_split("source", "a", rows=12, reason="row 13 has 9 fields")
+    result = run(job.log, "splits", "job", "--skipped")
+
+    assert result.exit_code == 0
+    (row,) = [one for one in result.stdout.splitlines() if "row 13" in one]
+    assert row.split()[:3] == ["a", "skipped", "12"]
+    assert "skipped: row 13 has 9 fields" in row
+    assert "1 skipped, 1 waiting" in result.stdout
