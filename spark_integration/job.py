@@ -15,10 +15,13 @@ from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
+    CALL_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
     LOG_TIMEOUT_S,
     REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
+    STOP_RECORD_S,
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
@@ -29,6 +32,7 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
+from .jvm_end import told_of_jvm_end
 from .session import plain_interrupts
 from .surroundings import SparkSurroundings
 from .transform import TransformFunction, transform_spec
@@ -82,6 +86,7 @@ class Job:
         restart_window_s: Seconds.
         checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
         registration_timeout_s: How long a subtask may be without an attempt.
+        call_timeout_s: How long one call of the chain in a task may take, a batch in the transform say.
         log_timeout_s: How long the job waits for its log before it ends.
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
         on_restored: Told how the job goes on, before it does.
@@ -114,6 +119,7 @@ class Job:
         restart_window_s: float | None = None,
         checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
+        call_timeout_s: float = CALL_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         on_restored: Callable[[Restored], None] | None = None,
@@ -126,6 +132,7 @@ class Job:
         _check_range("checkpoint_interval_s", checkpoint_interval_s, 0.01, 86_400)
         _check_range("checkpoint_timeout_s", checkpoint_timeout_s, 0.1, 86_400)
         _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
+        _check_range("call_timeout_s", call_timeout_s, 1, 86_400)
         _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
         _check_range("stop_timeout_s", stop_timeout_s, 0, 86_400)
         if restart_window_s is not None:
@@ -136,6 +143,7 @@ class Job:
             raise OptionError("restore", restore, "'rollback' or 'resume'")
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
         self.is_batch, self._stop_timeout_s = batch, stop_timeout_s
+        self._call_timeout_s = call_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         if batch and self.chain.source.is_unbounded:
@@ -163,6 +171,7 @@ class Job:
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released = on_released
         self._driver: JobDriver | None = None
+        self._is_jvm_ending = False
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until told to stop.
@@ -181,9 +190,24 @@ class Job:
             EnvironmentSetupError: Too few slots, a Spark that cannot run it.
         """
         # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
-        with plain_interrupts(), _terminable():
+        ended = threading.Event()
+
+        def jvm_ends() -> None:
+            self._is_jvm_ending = True
+            ended.wait(limit_s)
+
+        limit_s = self._stop_timeout_s + STOP_RECORD_S + CLOSE_TIMEOUT_S
+        with plain_interrupts(), _terminable(), told_of_jvm_end(spark, jvm_ends, limit_s=limit_s):
             self.start(spark)
-            return self._run_until_stopped()
+            try:
+                return self._run_until_stopped()
+            finally:
+                ended.set()
+
+    def _end_with_jvm(self) -> None:
+        """Under `spark-submit` the JVM has got the signal."""
+        if self._is_jvm_ending:
+            raise SystemExit(_STATUS_BASE + signal.SIGTERM)
 
     def _run_until_stopped(self) -> JobResult:
         try:
@@ -191,6 +215,7 @@ class Job:
                 result = self.wait(0.5)
                 if result is not None:
                     return result
+                self._end_with_jvm()
         except (KeyboardInterrupt, SystemExit) as told:
             by = _signal_of(told)
             _log.warning(
@@ -217,7 +242,11 @@ class Job:
             if is_new and hasattr(one, "refuse_earlier_output"):
                 one.refuse_earlier_output(self.job_id)  # type: ignore[union-attr]
         surroundings = SparkSurroundings(
-            spark, chain=self.chain, job_id=self.job_id, parallelism=self.parallelism
+            spark,
+            chain=self.chain,
+            job_id=self.job_id,
+            parallelism=self.parallelism,
+            call_timeout_s=self._call_timeout_s,
         )
         driver = JobDriver(
             chain=self.chain,
