@@ -129,28 +129,27 @@ class Job:
     ) -> None:
         check_job_id(job_id)
         _check_range("parallelism", parallelism, 1, 4096)
-        _check_range("checkpoint_interval_s", checkpoint_interval_s, 0.01, 86_400)
-        _check_range("checkpoint_timeout_s", checkpoint_timeout_s, 0.1, 86_400)
-        _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
-        _check_range("call_timeout_s", call_timeout_s, 1, 86_400)
-        _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
-        _check_range("stop_timeout_s", stop_timeout_s, 0, 86_400)
-        if restart_window_s is not None:
-            _check_range("restart_window_s", restart_window_s, 1, 86_400)
+        for option, seconds, lowest in (
+            ("checkpoint_interval_s", checkpoint_interval_s, 0.01),
+            ("checkpoint_timeout_s", checkpoint_timeout_s, 0.1),
+            ("registration_timeout_s", registration_timeout_s, 1),
+            ("call_timeout_s", call_timeout_s, 1),
+            ("log_timeout_s", log_timeout_s, 1),
+            ("stop_timeout_s", stop_timeout_s, 0),
+            ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
+        ):
+            _check_range(option, seconds, lowest, 86_400)
         if restarts_max is not None:
             _check_range("restarts_max", restarts_max, 0, 1000)
         if restore not in (None, "rollback", "resume"):
             raise OptionError("restore", restore, "'rollback' or 'resume'")
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
-        self.is_batch, self._stop_timeout_s = batch, stop_timeout_s
-        self._call_timeout_s = call_timeout_s
+        self.is_batch, self._call_timeout_s = batch, call_timeout_s
+        self._stop_timeout_s = stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         if batch and self.chain.source.is_unbounded:
             raise OptionError("batch", batch, "False: the source has no end, and a batch has one")
-        patience = Patience(log_timeout_s=log_timeout_s)
-        if on_waiting is not None:
-            patience = Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
@@ -166,7 +165,7 @@ class Job:
                 checkpoint_timeout_s=checkpoint_timeout_s,
                 registration_timeout_s=registration_timeout_s,
             ),
-            patience=patience,
+            patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released = on_released
@@ -354,6 +353,12 @@ def check_job_id(job_id: str) -> None:
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
+
+
+def _patience(log_timeout_s: float, on_waiting: Callable[[float, str], None] | None) -> Patience:
+    if on_waiting is None:
+        return Patience(log_timeout_s=log_timeout_s)
+    return Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
 
 
 def _chain(

@@ -78,9 +78,13 @@ def job_on(
     )
 
 
-def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(0.1)  # so that three jobs meet; nothing waits for it
-    return batch
+# Made inside a function each: so they travel whole, and no worker has to find this module.
+def slow() -> TransformFunction:
+    def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(0.1)  # so that three jobs meet; nothing waits for it
+        return batch
+
+    return slowly
 
 
 @pytest.fixture
@@ -119,13 +123,13 @@ def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers
         return see
 
     jobs = {
-        name: job_on(folder, logs[name], slowly, job_id=name, parallelism=3, on_released=look(name))
+        name: job_on(folder, logs[name], slow(), job_id=name, parallelism=3, on_released=look(name))
         for name in working
     }
     for job in jobs.values():
         job.start(session)
     assert both.wait(WAIT_S)
-    third = job_on(folder, logs[third_id], slowly, job_id=third_id, parallelism=3)
+    third = job_on(folder, logs[third_id], slow(), job_id=third_id, parallelism=3)
     with pytest.raises(EnvironmentSetupError, match=r"3 subtasks.*has 8, of which 6 are taken"):
         third.start(session)
     assert logs[third_id].high_watermark() == 0
@@ -138,10 +142,13 @@ def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers
         assert sorted(written) == ALL_ROWS
 
 
-def never(batch: pa.RecordBatch) -> pa.RecordBatch:
-    while batch.num_rows:
-        time.sleep(0.05)
-    return batch
+def endless() -> TransformFunction:
+    def never(batch: pa.RecordBatch) -> pa.RecordBatch:
+        while batch.num_rows:
+            time.sleep(0.05)
+        return batch
+
+    return never
 
 
 @pytest.mark.kill
@@ -149,7 +156,7 @@ def never(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_a_transform_that_never_returns_is_named_with_its_seconds_and_stack(
     session: SparkSession, folder: Path, *, batch: bool
 ) -> None:
-    job = job_on(folder, MemoryLog("job"), never, batch=batch, call_timeout_s=1.0)
+    job = job_on(folder, MemoryLog("job"), endless(), batch=batch, call_timeout_s=1.0)
 
     with pytest.raises(JobFailedError, match=r"'transform'.*has not returned for \d+ s") as caught:
         job.run(session)
@@ -159,9 +166,12 @@ def test_a_transform_that_never_returns_is_named_with_its_seconds_and_stack(
     assert session.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-def eats_all_memory(batch: pa.RecordBatch) -> pa.RecordBatch:
-    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory has run out
-    return batch
+def hungry() -> TransformFunction:
+    def eats_all_memory(batch: pa.RecordBatch) -> pa.RecordBatch:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory has run out
+        return batch
+
+    return eats_all_memory
 
 
 @pytest.mark.kill
@@ -169,4 +179,4 @@ def test_a_worker_that_the_kernel_kills_is_named_with_the_signal_and_where_to_lo
     session: SparkSession, folder: Path
 ) -> None:
     with pytest.raises(JobFailedError, match=r"killed by signal 9.*dmesg"):
-        job_on(folder, MemoryLog("job"), eats_all_memory).run(session)
+        job_on(folder, MemoryLog("job"), hungry()).run(session)
