@@ -79,12 +79,17 @@ def job_on(
 
 
 # Made inside a function each: so they travel whole, and no worker has to find this module.
-def slow() -> TransformFunction:
-    def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-        time.sleep(0.1)  # so that three jobs meet; nothing waits for it
+def gated(gate: Path) -> TransformFunction:
+    """Works once the file `gate` is there."""
+    path, limit_s = str(gate), WAIT_S
+
+    def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
+        end_s = time.monotonic() + limit_s
+        while not os.path.exists(path) and time.monotonic() < end_s:  # noqa: PTH110, in a worker
+            time.sleep(0.02)
         return batch
 
-    return slowly
+    return waits
 
 
 @pytest.fixture
@@ -109,6 +114,7 @@ def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers
 ) -> None:
     monkeypatch.setattr("coordlog.spark_integration.stage.SLOTS_TIMEOUT_S", 2.0)
     first, second, third_id = logs
+    gate = folder / "gate"
     working: dict[str, set[int]] = {first: set(), second: set()}
     both = threading.Event()
 
@@ -123,21 +129,25 @@ def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers
         return see
 
     jobs = {
-        name: job_on(folder, logs[name], slow(), job_id=name, parallelism=3, on_released=look(name))
+        name: job_on(
+            folder, logs[name], gated(gate), job_id=name, parallelism=3, on_released=look(name)
+        )
         for name in working
     }
-    for job in jobs.values():
-        job.start(session)
-    assert both.wait(WAIT_S)
-    third = job_on(folder, logs[third_id], slow(), job_id=third_id, parallelism=3)
-    with pytest.raises(EnvironmentSetupError, match=r"3 subtasks.*has 8, of which 6 are taken"):
-        third.start(session)
-    assert logs[third_id].high_watermark() == 0
+    try:
+        for job in jobs.values():
+            job.start(session)
+        assert both.wait(WAIT_S)
+        third = job_on(folder, logs[third_id], gated(gate), job_id=third_id, parallelism=3)
+        with pytest.raises(EnvironmentSetupError, match=r"3 subtasks.*has 8, of which 6 are taken"):
+            third.start(session)
+        assert logs[third_id].high_watermark() == 0
+    finally:
+        gate.touch()
+        results = [job.wait(WAIT_S) for job in jobs.values()]
 
-    for name, job in jobs.items():
-        result = job.wait(WAIT_S)
-        assert result is not None
-        assert result.status is JobStatus.FINISHED
+    assert [one and one.status for one in results] == [JobStatus.FINISHED] * 2
+    for name in jobs:
         written = pq.read_table(folder / f"out-{name}").column("a").to_pylist()
         assert sorted(written) == ALL_ROWS
 
