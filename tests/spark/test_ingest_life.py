@@ -15,7 +15,7 @@ import pytest
 
 from brokers import broker
 from coordlog.log.embedded import EmbeddedBroker
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.processes import pids_with_tag
 
 from .ingest_case import FILES, LIMIT_S, ROWS, IngestCase, kind_of
@@ -97,7 +97,7 @@ def test_one_job_fails_is_stopped_twice_over_finishes_and_is_opened_again(
     assert run.wait(LIMIT_S) == 130, run.lines
     assert time.monotonic() - began_s < 10
     follower.catch_up()
-    stops = [one.reason for one in follower.records[begun:] if _is_stop(one.payload_type)]
+    stops = [one.reason for one in follower.records[begun:] if _is_stop(one)]
     assert set(stops) == {"told to stop by SIGINT"}
     case.check_partial()
 
@@ -128,8 +128,9 @@ def opened_again(case: IngestCase) -> None:
     assert all(path.stat().st_mtime_ns == at for path, at in published.items())
 
 
-def _is_stop(payload_type: str | None) -> bool:
-    return (payload_type or "").startswith("coordlog.stop_requested")
+def _is_stop(record: Record) -> bool:
+    name = record.payload_type or ""
+    return record.kind is Kind.FACT and name.startswith("coordlog.stop_requested")
 
 
 def follower_count(case: IngestCase) -> int:
