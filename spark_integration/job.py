@@ -141,15 +141,13 @@ class Job:
             _check_range(option, seconds, lowest, 86_400)
         if restarts_max is not None:
             _check_range("restarts_max", restarts_max, 0, 1000)
-        if restore not in (None, "rollback", "resume"):
-            raise OptionError("restore", restore, "'rollback' or 'resume'")
+        _check_restore(restore)
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
         self.is_batch, self._call_timeout_s = batch, call_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
-        if batch and self.chain.source.is_unbounded:
-            raise OptionError("batch", batch, "False: the source has no end, and a batch has one")
+        _check_end(self.chain, is_batch=batch)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
@@ -353,6 +351,16 @@ def check_job_id(job_id: str) -> None:
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
+
+
+def _check_restore(restore: str | None) -> None:
+    if restore not in (None, "rollback", "resume"):
+        raise OptionError("restore", restore, "'rollback' or 'resume'")
+
+
+def _check_end(chain: Chain, *, is_batch: bool) -> None:
+    if is_batch and chain.source.is_unbounded:
+        raise OptionError("batch", is_batch, "False: the source has no end, and a batch has one")
 
 
 def _patience(log_timeout_s: float, on_waiting: Callable[[float, str], None] | None) -> Patience:
