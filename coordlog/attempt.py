@@ -333,15 +333,16 @@ class AttemptRunner:
         Raises:
             FencedAttemptError: The attempt is over already.
         """
+        # As a traceback has it: the error last.
         reason = (
-            f"it has not returned for {seconds:.0f} s: raise `call_timeout_s` where it needs longer, "
-            f"or give it fewer rows at once (`batch_rows`); it is at:\n{stack}"
+            f"{stack}TimeoutError: it has not returned for {seconds:.0f} s: raise `call_timeout_s` "
+            "where it needs longer, or give it fewer rows at once (`batch_rows`)"
         )
         self._outbox(
             Fail(
                 operator_id=place.operator_id,
                 callback=place.callback,
-                reason=reason[:REASON_CHARS_MAX],
+                reason=reason[-REASON_CHARS_MAX:],
                 split_id=place.split_id,
                 event_id=place.event_id,
             )
