@@ -321,6 +321,33 @@ class AttemptRunner:
         """See `AttemptPort.context`."""
         return _Context(self, operator_id, is_coordinated=is_coordinated)
 
+    @property
+    def calling(self) -> tuple[Place, int] | None:
+        """The call of the chain that is under way, with its number; any thread."""
+        place = self._chain.calling
+        return None if place is None else (place, self._chain.call_count)
+
+    def never_returned(self, place: Place, seconds: float, stack: str) -> None:
+        """Tell the driver of a call that does not return; any thread. It has the task killed.
+
+        Raises:
+            FencedAttemptError: The attempt is over already.
+        """
+        # As a traceback has it: the error last.
+        reason = (
+            f"{stack}TimeoutError: it has not returned for {seconds:.0f} s: raise `call_timeout_s` "
+            "where it needs longer, or give it fewer rows at once (`batch_rows`)"
+        )
+        self._outbox(
+            Fail(
+                operator_id=place.operator_id,
+                callback=place.callback,
+                reason=reason[-REASON_CHARS_MAX:],
+                split_id=place.split_id,
+                event_id=place.event_id,
+            )
+        )
+
     def failed(self, place: Place, error: BaseException) -> None:
         """See `AttemptPort.failed`: the driver is told, once; it is the last message."""
         if self._is_silent:

@@ -20,7 +20,7 @@ from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
 from coordlog.kernel.inputs import StopAsked
-from coordlog.limits import REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
+from coordlog.limits import CLOCK_AHEAD_S, REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
@@ -192,6 +192,14 @@ class JobDriver:
             self._state = made.state
             return
         self._refuse_live_driver(made.state)
+        ahead_s = made.state.timestamp_us / 1e6 - time.time()
+        if ahead_s > CLOCK_AHEAD_S:
+            _log.warning(
+                "job=%s: its last record is %.0f s ahead of this machine's clock; its times stand "
+                "still for as long: see that the machines' clocks agree",
+                options.job_id,
+                ahead_s,
+            )
         self._is_begun = True
         endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
         appender = self._take_over(made, endpoint, mode, self._config(projection, made.state))

@@ -65,6 +65,9 @@ LEASE_S: Final = 30.0
 HEARTBEAT_S: Final = 2.0
 """How often each side says that it lives: a lease holds fifteen of them."""
 
+CALL_TIMEOUT_S: Final = 600.0
+"""How long one call of a chain (a batch in the transform, say) may take before its attempt is failed."""
+
 ACK_TIMEOUT_S: Final = 60.0
 """From delivery of an event to its ack; then exactly that attempt fails (clause C4)."""
 
@@ -140,6 +143,9 @@ SETTLE_ATTEMPTS_MAX: Final = 5
 """Tries of one commit before it fails the job."""
 
 # --- driver and clients ----------------------------------------------------------------------------------------------
+CLOCK_AHEAD_S: Final = 60.0
+"""A history whose last record is further ahead of this machine's clock was written, or is read, under a wrong one."""
+
 TAKE_OVER_PROBE_S: Final = 5.0
 """How long a possible live driver has to prove itself before it counts as gone."""
 

@@ -91,6 +91,10 @@ class OpenChain:
     ) -> None:
         self._chain, self._states, self._attempt = chain, states, attempt
         self._skipped_splits = tuple(skipped_splits)
+        self.calling: Place | None = None
+        """The call that the chain is in. May be looked at by any thread."""
+        self.call_count = 0
+        """Rises with each call."""
         self._links: list[_Link] = []
         self._is_closed = False
         # Readers read splits in the order in which they were added, so that the first unfinished
@@ -329,7 +333,15 @@ class OpenChain:
         event_id: int | None = None,
         is_reading: bool = False,
     ) -> Generator[None, None, None]:
-        """Tell the attempt where a call raises."""
+        """Tell the attempt where a call raises, and whoever watches where it is."""
+        before = self.calling
+        self.calling = Place(
+            operator_id=link.operator_id,
+            callback=callback,
+            split_id=self._added[0] if is_reading and self._added else None,
+            event_id=event_id,
+        )
+        self.call_count += 1
         try:
             yield
         except FencedAttemptError:
@@ -343,6 +355,8 @@ class OpenChain:
             )
             self._attempt.failed(place, error)
             raise
+        finally:
+            self.calling = before
 
     def _split_being_read(self) -> str | None:
         with suppress(Exception):  # the reader may be what has failed

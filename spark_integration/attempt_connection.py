@@ -78,7 +78,11 @@ def why_closed(closed: ConnectionClosed) -> str:
         return f"its task has closed it{_told(closed.rcvd.reason)}"
     if closed.sent is not None:
         return f"the driver has closed it{_told(closed.sent.reason)}"
-    return "it broke: its process has ended, or the network"
+    return (
+        "it broke: its process has ended, or the network; one that ends without a word was killed "
+        "by signal 9 as a rule, by the kernel where memory ran out: see `dmesg` or `journalctl -k` "
+        "on its machine, and the memory that Spark's settings leave to its workers"
+    )
 
 
 def _told(reason: str) -> str:

@@ -15,10 +15,13 @@ from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
+    CALL_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
     LOG_TIMEOUT_S,
     REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
+    STOP_RECORD_S,
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
@@ -29,6 +32,7 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
+from .jvm_end import told_of_jvm_end
 from .session import plain_interrupts
 from .surroundings import SparkSurroundings
 from .transform import TransformFunction, transform_spec
@@ -82,6 +86,7 @@ class Job:
         restart_window_s: Seconds.
         checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
         registration_timeout_s: How long a subtask may be without an attempt.
+        call_timeout_s: How long one call of the chain in a task may take, a batch in the transform say.
         log_timeout_s: How long the job waits for its log before it ends.
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
         on_restored: Told how the job goes on, before it does.
@@ -114,6 +119,7 @@ class Job:
         restart_window_s: float | None = None,
         checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
+        call_timeout_s: float = CALL_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         on_restored: Callable[[Restored], None] | None = None,
@@ -123,26 +129,25 @@ class Job:
     ) -> None:
         check_job_id(job_id)
         _check_range("parallelism", parallelism, 1, 4096)
-        _check_range("checkpoint_interval_s", checkpoint_interval_s, 0.01, 86_400)
-        _check_range("checkpoint_timeout_s", checkpoint_timeout_s, 0.1, 86_400)
-        _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
-        _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
-        _check_range("stop_timeout_s", stop_timeout_s, 0, 86_400)
-        if restart_window_s is not None:
-            _check_range("restart_window_s", restart_window_s, 1, 86_400)
+        for option, seconds, lowest in (
+            ("checkpoint_interval_s", checkpoint_interval_s, 0.01),
+            ("checkpoint_timeout_s", checkpoint_timeout_s, 0.1),
+            ("registration_timeout_s", registration_timeout_s, 1),
+            ("call_timeout_s", call_timeout_s, 1),
+            ("log_timeout_s", log_timeout_s, 1),
+            ("stop_timeout_s", stop_timeout_s, 0),
+            ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
+        ):
+            _check_range(option, seconds, lowest, 86_400)
         if restarts_max is not None:
             _check_range("restarts_max", restarts_max, 0, 1000)
-        if restore not in (None, "rollback", "resume"):
-            raise OptionError("restore", restore, "'rollback' or 'resume'")
+        _check_restore(restore)
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
-        self.is_batch, self._stop_timeout_s = batch, stop_timeout_s
+        self.is_batch, self._call_timeout_s = batch, call_timeout_s
+        self._stop_timeout_s = stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
-        if batch and self.chain.source.is_unbounded:
-            raise OptionError("batch", batch, "False: the source has no end, and a batch has one")
-        patience = Patience(log_timeout_s=log_timeout_s)
-        if on_waiting is not None:
-            patience = Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
+        _check_end(self.chain, is_batch=batch)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
@@ -158,11 +163,12 @@ class Job:
                 checkpoint_timeout_s=checkpoint_timeout_s,
                 registration_timeout_s=registration_timeout_s,
             ),
-            patience=patience,
+            patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released = on_released
         self._driver: JobDriver | None = None
+        self._is_jvm_ending = False
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until told to stop.
@@ -181,9 +187,24 @@ class Job:
             EnvironmentSetupError: Too few slots, a Spark that cannot run it.
         """
         # Spark's own way with Ctrl-C would cancel the stage before the stop could take its checkpoint.
-        with plain_interrupts(), _terminable():
+        ended = threading.Event()
+
+        def jvm_ends() -> None:
+            self._is_jvm_ending = True
+            ended.wait(limit_s)
+
+        limit_s = self._stop_timeout_s + STOP_RECORD_S + CLOSE_TIMEOUT_S
+        with plain_interrupts(), _terminable(), told_of_jvm_end(spark, jvm_ends, limit_s=limit_s):
             self.start(spark)
-            return self._run_until_stopped()
+            try:
+                return self._run_until_stopped()
+            finally:
+                ended.set()
+
+    def _end_with_jvm(self) -> None:
+        """Under `spark-submit` the JVM has got the signal."""
+        if self._is_jvm_ending:
+            raise SystemExit(_STATUS_BASE + signal.SIGTERM)
 
     def _run_until_stopped(self) -> JobResult:
         try:
@@ -191,6 +212,7 @@ class Job:
                 result = self.wait(0.5)
                 if result is not None:
                     return result
+                self._end_with_jvm()
         except (KeyboardInterrupt, SystemExit) as told:
             by = _signal_of(told)
             _log.warning(
@@ -217,7 +239,11 @@ class Job:
             if is_new and hasattr(one, "refuse_earlier_output"):
                 one.refuse_earlier_output(self.job_id)  # type: ignore[union-attr]
         surroundings = SparkSurroundings(
-            spark, chain=self.chain, job_id=self.job_id, parallelism=self.parallelism
+            spark,
+            chain=self.chain,
+            job_id=self.job_id,
+            parallelism=self.parallelism,
+            call_timeout_s=self._call_timeout_s,
         )
         driver = JobDriver(
             chain=self.chain,
@@ -325,6 +351,22 @@ def check_job_id(job_id: str) -> None:
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
+
+
+def _check_restore(restore: str | None) -> None:
+    if restore not in (None, "rollback", "resume"):
+        raise OptionError("restore", restore, "'rollback' or 'resume'")
+
+
+def _check_end(chain: Chain, *, is_batch: bool) -> None:
+    if is_batch and chain.source.is_unbounded:
+        raise OptionError("batch", is_batch, "False: the source has no end, and a batch has one")
+
+
+def _patience(log_timeout_s: float, on_waiting: Callable[[float, str], None] | None) -> Patience:
+    if on_waiting is None:
+        return Patience(log_timeout_s=log_timeout_s)
+    return Patience(log_timeout_s=log_timeout_s, on_waiting=on_waiting)
 
 
 def _chain(

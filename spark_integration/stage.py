@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coordlog.chain import Chain
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import (
+    CALL_TIMEOUT_S,
     HEARTBEAT_S,
     LEASE_S,
     REASON_CHARS_MAX,
@@ -81,6 +82,7 @@ class SparkStage:
         lease_s: A task whose driver is silent for so long ends itself.
         heartbeat_s: How often a task tells that it lives.
         registration_timeout_s: How long a task waits for the answer to its registration.
+        call_timeout_s: How long one call of the chain may take.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class SparkStage:
         lease_s: float = LEASE_S,
         heartbeat_s: float = HEARTBEAT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
+        call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
@@ -104,6 +107,7 @@ class SparkStage:
         self._endpoint, self._token = endpoint, token
         self._lease_s, self._heartbeat_s = lease_s, heartbeat_s
         self._registration_timeout_s = registration_timeout_s
+        self._call_timeout_s = call_timeout_s
         self._runs: dict[int, _Run] = {}
         # Calls into the JVM take milliseconds, or forever: one thread makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -169,6 +173,7 @@ class SparkStage:
             lease_s=self._lease_s,
             heartbeat_s=self._heartbeat_s,
             registration_timeout_s=self._registration_timeout_s,
+            call_timeout_s=self._call_timeout_s,
         )
         run.thread = threading.Thread(
             target=lambda: self._run(run, work),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
+from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.mailbox import Mailbox
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState
@@ -31,8 +32,17 @@ class SparkSurroundings:
         EnvironmentSetupError: The session has fewer slots than subtasks.
     """
 
-    def __init__(self, spark: SparkSession, *, chain: Chain, job_id: str, parallelism: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        chain: Chain,
+        job_id: str,
+        parallelism: int,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
         check_slots(spark, parallelism)
+        self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
         self._endpoint: Endpoint | None = None
@@ -67,6 +77,7 @@ class SparkSurroundings:
             endpoint=address,
             token=token,
             events=mailbox,
+            call_timeout_s=self._call_timeout_s,
         )
         return address
 

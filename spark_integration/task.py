@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,17 +20,19 @@ from coordlog.attempt import AttemptRunner
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
 from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
-from coordlog.limits import HEARTBEAT_S, LEASE_S, REGISTRATION_TIMEOUT_S
+from coordlog.limits import CALL_TIMEOUT_S, HEARTBEAT_S, LEASE_S, REGISTRATION_TIMEOUT_S
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Fenced, Refused, Register
 from coordlog.schemas.payload import Payload
 
 from .driver_connection import DriverConnection
 from .token import Token
 
-__all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function"]
+__all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function", "watched_calls"]
 
 _LOOK_S: Final = 0.25
 _ERROR_CHARS_MAX: Final = 500
+_FRAMES: Final = 12
+"""Of the stack of a call that does not return: the innermost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +129,7 @@ class TaskWork:
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    call_timeout_s: float = CALL_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +174,16 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
         if not isinstance(answer, Accepted):
             return
         connection.attempt_number = answer.attempt_number
-        AttemptRunner(
+        runner = AttemptRunner(
             chain,
             answer,
             job_id=work.job_id,
             subtask=ids.subtask,
             outbox=connection.send,
             is_over=connection.is_over,
-        ).run(connection.inbox)
+        )
+        with watched_calls(runner, work.call_timeout_s):
+            runner.run(connection.inbox)
     except CoordlogError as error:
         raise error.with_traceback(None) from None
     except Exception as error:  # noqa: BLE001, raised on, in one sentence
@@ -185,6 +194,36 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
         ) from None
     finally:
         connection.close()
+
+
+@contextmanager
+def watched_calls(runner: AttemptRunner, limit_s: float) -> Generator[None, None, None]:
+    """Within the block the driver is told of a call of the chain that does not return in time.
+
+    The thread that runs the block is the one that calls; nothing can be done to it from here.
+    """
+    ended, caller = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        seen, since_s = -1, 0.0
+        while not ended.wait(min(1.0, limit_s / 4)):
+            calling, now_s = runner.calling, time.monotonic()
+            if calling is None or calling[1] != seen:
+                seen, since_s = -1 if calling is None else calling[1], now_s
+            elif now_s - since_s > limit_s:
+                frame = sys._current_frames().get(caller)  # noqa: SLF001, the only way
+                stack = "".join(traceback.format_stack(frame)[-_FRAMES:])
+                with suppress(FencedAttemptError):
+                    runner.never_returned(calling[0], now_s - since_s, stack)
+                return
+
+    thread = threading.Thread(target=watch, name="coordlog-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _register(

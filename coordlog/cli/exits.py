@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import errno
+import re
 from collections.abc import Iterator
 
 from coordlog.errors import (
     FencedError,
+    JobFailedError,
     LogUnavailableError,
     OutOfSpaceError,
     RestoreError,
@@ -18,6 +20,7 @@ from coordlog.log.environment_errors import BrokerError
 __all__ = ["Exit", "exit_of", "message_of"]
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_SPACE_TEXT = re.compile(rf"\[errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]", re.IGNORECASE)
 
 
 class Exit(enum.IntEnum):
@@ -44,6 +47,8 @@ def exit_of(error: BaseException) -> Exit:
     match error:
         case OutOfSpaceError():
             return Exit.NO_SPACE
+        case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
+            return Exit.NO_SPACE  # of a task: it comes as text
         case RestoreError():
             return Exit.REFUSED
         case FencedError():

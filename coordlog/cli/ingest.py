@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from coordlog.limits import (
+    CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
     LOG_TIMEOUT_S,
     RESTARTS_MAX,
@@ -137,6 +138,14 @@ __all__ = ["ingest"]
     default=LOG_TIMEOUT_S,
     metavar="SECONDS",
     help="How long to wait for a broker that does not answer.",
+)
+@click.option(
+    "--call-timeout",
+    "call_timeout_s",
+    type=float,
+    default=CALL_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long the transform may take for one batch before its attempt is failed.",
 )
 @click.option(
     "--stop-timeout",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, UsageError
 from coordlog.limits import (
+    CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
     LOG_TIMEOUT_S,
     RESTARTS_MAX,
@@ -31,6 +32,7 @@ _PARALLELISM: Final = range(1, 4097)
 _RESTARTS: Final = range(1001)
 _INTERVAL_S: Final = (0.01, 86_400.0)
 _LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
+_CALL_TIMEOUT_S: Final = (1.0, 86_400.0)
 _STOP_TIMEOUT_S: Final = (0.0, 86_400.0)
 _NAME_CHARS: Final = 40
 
@@ -77,6 +79,7 @@ class IngestOptions:
     restore: str | None = None
     log_timeout_s: float = LOG_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
+    call_timeout_s: float = CALL_TIMEOUT_S
     is_verbose: bool = False
     partition_by: str | None = None
     """Columns, with commas between them."""
@@ -188,6 +191,7 @@ def _out_of_range(options: IngestOptions) -> list[str]:
         ("--checkpoint-interval", options.checkpoint_interval_s, _INTERVAL_S),
         ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
         ("--stop-timeout", options.stop_timeout_s, _STOP_TIMEOUT_S),
+        ("--call-timeout", options.call_timeout_s, _CALL_TIMEOUT_S),
     ):
         if not lowest <= value <= highest:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")

@@ -145,7 +145,9 @@ class _Ingest:
                 self._shown.doing("")
                 self._shown.say(already_finished(progress, self._parts.job_id))
                 return Exit.DONE
-            for line in before_lines(progress, is_again=self._options.is_again):
+            for line in before_lines(
+                progress, is_again=self._options.is_again, now_us=time.time_ns() // 1000
+            ):
                 self._shown.say(line)
             return self._run_on_spark(found, signals)
         finally:
@@ -209,6 +211,7 @@ class _Ingest:
             restarts_max=options.restarts_max,
             log_timeout_s=options.log_timeout_s,
             stop_timeout_s=options.stop_timeout_s,
+            call_timeout_s=options.call_timeout_s,
             on_restored=self._restored,
             on_progress=self._folded,
             on_waiting=self._waits,

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from coordlog.limits import CLOCK_AHEAD_S
 from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.progress import JobEnd, Progress
 from coordlog.restore import Restored
@@ -162,8 +163,23 @@ def already_finished(progress: Progress, job_id: str) -> str:
     )
 
 
-def before_lines(progress: Progress, *, is_again: bool) -> list[str]:
-    """How the job stood before this run, where it had ended, or was to be opened again and had not."""
+def before_lines(progress: Progress, *, is_again: bool, now_us: int) -> list[str]:
+    """How the job stood before this run, where it had ended, or was to be opened again and had not.
+
+    And that a clock was wrong: a history's times never go back.
+    """
+    ahead_s = (progress.last_us - now_us) / 1e6
+    lines = _how_it_stood(progress, is_again=is_again)
+    if ahead_s > CLOCK_AHEAD_S:
+        lines.append(
+            f"the clock is wrong here or was wrong before: the last record of job {progress.job_id} "
+            f"is of {iso(progress.last_us)}, {ahead_s:,.0f} s ahead of this machine's clock; its "
+            "times stand still for as long: see that the machines' clocks agree"
+        )
+    return lines
+
+
+def _how_it_stood(progress: Progress, *, is_again: bool) -> list[str]:
     match progress.end:
         case JobEnd.FAILED:
             cause = (progress.last_failure or "no cause is recorded").partition("\n")[0]

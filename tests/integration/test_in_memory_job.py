@@ -176,3 +176,26 @@ def test_a_transform_that_raises_fails_the_job_by_name_once_the_policy_is_used_u
 
     with pytest.raises(JobFailedError, match=r"'transform'.*ZeroDivisionError: no rows today"):
         pipeline.drive(restarts_max=2)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_clock_that_was_two_hours_ahead_is_told_and_nothing_is_lost(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_batch: bool,
+) -> None:
+    """The times of a history never go back: they stand still until this clock has caught up."""
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=slow)
+    right = time.time_ns
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time_ns", lambda: right() + 7_200 * 10**9)
+        with pytest.raises(KilledError):
+            pipeline.drive(at(Kind.SPLIT_FINISHED, 5, kill_driver))
+
+    result = pipeline.drive(at(Kind.SPLIT_FINISHED, 3, lambda _driver, tasks: tasks.kill(1)))
+
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+    assert "s ahead of this machine's clock" in caplog.text

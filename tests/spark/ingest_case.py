@@ -28,13 +28,16 @@ LIMIT_S: Final = 120.0
 """Within which each run of the command must get where it is to get."""
 
 _TRANSFORM: Final = """
+import errno
 import os
 import time
 
-FAILS = os.environ.get("TEST_TRANSFORM_FAILS") == "yes"
+FAILS = os.environ.get("TEST_TRANSFORM_FAILS")
 SECONDS_PER_ROW = {seconds_per_row}
 
 def slowly(batch):
+    if FAILS == "space":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if FAILS:
         raise ValueError("this transform raises, on purpose")
     time.sleep(batch.num_rows * SECONDS_PER_ROW)
@@ -113,10 +116,14 @@ class IngestCase:
         """What all of its processes carry."""
         return self.job_id
 
-    def start(self, *more: str, **environment: str) -> IngestProcess:
+    def start(
+        self, *more: str, on_shared_broker: bool = False, **environment: str
+    ) -> IngestProcess:
         """The command; `more` are further options."""
         arguments = [str(self.source), self.destination, "--job-id", self.job_id]
-        arguments += ["--bootstrap-servers", self.servers, "--parallelism", "2"]
+        if not on_shared_broker:
+            arguments += ["--bootstrap-servers", self.servers]
+        arguments += ["--parallelism", "2"]
         arguments += ["--batch-rows", "50", "--transform", f"{self.transform}:slowly"]
         run = IngestProcess(
             [*arguments, *self.arguments, *more],
@@ -133,7 +140,7 @@ class IngestCase:
 
     def finish(self, *more: str, **environment: str) -> IngestProcess:
         """The command again, to its good end."""
-        run = self.start(*more, **environment)
+        run = self.start(*more, on_shared_broker=False, **environment)
         assert run.wait(LIMIT_S) == 0, run.lines
         return run
 

@@ -258,7 +258,10 @@ def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_alone(spark: Spark
         print(f"killed: lost after {lost_s:.3f} s, registered again after {again_s:.2f} s")
         script.wait_all_working()
 
-        assert script.lost == [(number, "it broke: its process has ended, or the network")]
+        ((lost, reason),) = script.lost
+        assert lost == number
+        assert reason.startswith("it broke: its process has ended, or the network; ")
+        assert "killed by signal 9" in reason
         _, newer = script.of(1)[1]
         assert newer.task_attempt_id > register.task_attempt_id
         assert (newer.spark_attempt_number, newer.stage_run) == (1, 0)

@@ -196,7 +196,20 @@ FAILED = replace(
 def test_how_a_job_had_ended_is_told_before_it_goes_on(
     before: Progress, lines: list[str], *, is_again: bool
 ) -> None:
-    assert before_lines(before, is_again=is_again) == lines
+    assert before_lines(before, is_again=is_again, now_us=0) == lines
+
+
+def test_a_history_that_is_ahead_of_the_clock_is_told_with_the_seconds() -> None:
+    now_us = 1_700_000_000_000_000
+    ahead = replace(STREAMING, last_us=now_us + 7_200_000_000)
+
+    (line,) = before_lines(ahead, is_again=False, now_us=now_us)
+
+    assert "7,200 s ahead of this machine's clock" in line
+    assert "2023-11-15T00:13:20.000000Z" in line
+    assert not before_lines(
+        replace(ahead, last_us=now_us + 30_000_000), is_again=False, now_us=now_us
+    )
 
 
 def test_a_job_that_was_opened_again_says_what_this_time_has_brought() -> None:
