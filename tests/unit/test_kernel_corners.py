@@ -204,6 +204,21 @@ def test_a_resume_kills_no_task_for_what_the_dead_driver_had_and_delays_nobody()
     assert len(again.got(Accepted)) == 1
 
 
+@pytest.mark.clause("E4")
+def test_a_resume_aborts_what_was_pending_before_anything_else_and_says_why() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
+    job.register(0)
+    job.trigger()
+    before = len(job.history())
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log, restore="resume")
+
+    assert job.mode == "resume"
+    aborted = next(one for one in job.history()[before:] if one.kind is not Kind.EPOCH_STARTED)
+    assert aborted.kind is Kind.CHECKPOINT_ABORTED
+    assert (aborted.checkpoint_id, aborted.reason) == (1, "its driver is gone")
+
+
 @pytest.mark.clause("C7")
 def test_no_timer_is_left_of_an_attempt_that_has_failed() -> None:
     provider = NotingProvider()
@@ -354,6 +369,7 @@ def test_the_metadata_of_a_checkpoint_hold_every_state() -> None:
     first.ack_checkpoint(1, states={"source": b"one"})
 
     metadata = metadata_of(job, job.history(Kind.CHECKPOINT_COMPLETED)[0])
+    assert metadata.metadata_version == 2
     assert [one.state for one in metadata.coordinators] == [b"state of 1"]
     assert [[each.state for each in one.states] for one in metadata.subtasks] == [[b"one"]]
     assert [[each.state for each in one.states] for one in metadata.finished] == [[b"end"]]
@@ -412,6 +428,26 @@ def test_a_checkpoint_that_is_late_while_the_job_fails_waits_for_the_reset() -> 
 
     (aborted,) = job.history(Kind.CHECKPOINT_ABORTED)
     assert (aborted.reason, dict(aborted.attributes)) == ("the job goes back to a checkpoint", {})
+
+
+@pytest.mark.clause("F12")
+def test_attempts_that_are_late_after_more_than_the_stated_number_of_timeouts_are_failed() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(
+        chain_of(provider),
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, timeouts_in_a_row_max=2),
+    )
+    job.register(0)
+    for _ in range(3):
+        job.trigger()
+        job.advance(6)
+    assert job.history(Kind.ATTEMPT_FAILED) == []
+    provider.is_cut_at_once = True
+    job.trigger()
+    job.advance(6)
+
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 1
 
 
 @pytest.mark.clause("G2")
