@@ -22,7 +22,7 @@ from coordlog.schemas.builtin import (
     FinishedSubtask,
     SubtaskSnapshot,
 )
-from coordlog.schemas.record import NO_CHECKPOINT, Kind
+from coordlog.schemas.record import Kind
 
 from . import attempts
 from .building import StepBuilder
@@ -424,7 +424,4 @@ def _deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewaySt
 
 def last_is_final(state: JobState) -> bool:
     """Whether the last completed checkpoint holds every subtask as finished."""
-    return (
-        state.last_checkpoint != NO_CHECKPOINT
-        and state.finished_in(state.last_checkpoint) == state.parallelism
-    )
+    return state.finished_in(state.last_checkpoint) == state.parallelism

@@ -204,6 +204,16 @@ def test_a_resume_kills_no_task_for_what_the_dead_driver_had_and_delays_nobody()
     assert len(again.got(Accepted)) == 1
 
 
+@pytest.mark.clause("E1")
+def test_a_resume_resets_the_subtasks_in_their_order() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), parallelism=3, is_batch=True)
+    job.register_all()
+    job.crash()
+    job = HandDrivenJob(job.chain, parallelism=3, is_batch=True, log=job.log)
+
+    assert [one.subtask for one in job.history(Kind.SUBTASK_RESET)] == [0, 1, 2]
+
+
 @pytest.mark.clause("E4")
 def test_a_resume_aborts_what_was_pending_before_anything_else_and_says_why() -> None:
     job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
@@ -463,6 +473,41 @@ def test_an_abort_delivers_what_each_gateway_held() -> None:
     assert delivered(job, attempts[2]) == ["|1", 1]
 
 
+@pytest.mark.clause("I3")
+@pytest.mark.clause("F10")
+def test_a_job_ends_only_when_nothing_is_pending_beside_its_last_checkpoint() -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    job = HandDrivenJob(
+        chain_of(provider),
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, is_overlap_allowed=True),
+    )
+    job.register(0).complete()
+    provider.on["cut"] = lambda coordinator, _: coordinator.results[1].complete(b"")
+    job.trigger()
+    assert [one.checkpoint_id for one in job.history(Kind.CHECKPOINT_COMPLETED)] == [1]
+    assert sorted(job.runtime.state.pending) == [2]
+    assert job.runtime.outcome is None
+    job.advance(6)
+
+    assert job.runtime.outcome is not None
+    assert job.runtime.outcome.is_finished
+
+
+@pytest.mark.clause("F5")
+def test_only_a_last_checkpoint_is_tried_again_by_itself() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+    provider.is_cut_at_once = False
+    provider.on["cut"] = lambda coordinator, n: coordinator.results[n].fail("declined")
+    job.trigger()
+    assert job.runtime.state.aborts_in_a_row == 1
+    job.advance(300)
+
+    assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 1
+
+
 # --- failures --------------------------------------------------------------------------------------
 @pytest.mark.clause("E2")
 def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own_behind() -> None:
@@ -510,3 +555,38 @@ def test_an_event_at_which_attempts_fail_is_known_by_its_operator_type_and_conte
 
     digest = blake2b(encoded(Down(n=1))[1], digest_size=8).hexdigest()
     assert dict(job.runtime.state.poison) == {f"event:source/test.down@1/{digest}": 2}
+
+
+@pytest.mark.clause("E2")
+def test_a_job_that_has_failed_ends_every_attempt() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        parallelism=2,
+        configure=lambda config: replace(config, restarts_max=0),
+    )
+    first, second = job.register_all()
+    first.lose()
+
+    assert second.got(Fenced) == [Fenced(reason="the job has failed", is_finished=False)]
+
+
+@pytest.mark.clause("H3")
+def test_a_commit_that_fails_after_the_end_of_its_job_is_recorded_and_left_to_the_next() -> None:
+    sink = FakeSink()
+    sink.failures = 1
+    job = HandDrivenJob(
+        chain_of(NotingProvider(sink=sink)),
+        configure=lambda config: replace(config, restarts_max=0),
+    )
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    attempt.lose()
+    job.is_work_held = False
+    job.pump()
+    job.advance(300)
+
+    assert [one.attributes["settled"] for one in job.history(Kind.COMMIT_OUTCOME)] == ["false"]
+    assert (sink.tries, sink.settled) == (1, [])
+    assert len(job.history(Kind.JOB_FAILED)) == 1

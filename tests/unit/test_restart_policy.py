@@ -112,12 +112,13 @@ def test_a_task_that_is_lost_while_it_waits_becomes_no_attempt() -> None:
 
 def test_a_split_at_which_attempts_fail_three_times_in_a_row_is_named_as_poison() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
-    for n in range(3):
+    for n in range(4):
         job.register(0).fail("bad row", split_id="part-3")
         assert job.runtime.state.poison["split_id:part-3"] == n + 1
 
     reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
-    assert ["coordlog skip job --split part-3 " in one for one in reasons] == [False, False, True]
+    said = ["coordlog skip job --split part-3 " in one for one in reasons]
+    assert said == [False, False, True, True]
     job.register(0).finish_split("source", "part-3")
     assert "split_id:part-3" not in job.runtime.state.poison
 
@@ -147,6 +148,7 @@ def test_a_failure_just_as_old_as_the_window_does_not_count() -> None:
     assert failures_in_window(config, state, 30_000_001) == 1
     assert failures_in_window(config, state, 50_000_000) == 0
     assert [is_exhausted(config, state, now) for now in (29_999_999, 30_000_000)] == [True, False]
+    assert is_exhausted(config, evolve(state, failures_us=(1,) * 4), 2)
 
 
 @pytest.mark.clause("E2")
