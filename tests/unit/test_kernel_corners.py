@@ -224,8 +224,9 @@ def test_a_resume_aborts_what_was_pending_before_anything_else_and_says_why() ->
     job = HandDrivenJob(job.chain, log=job.log, restore="resume")
 
     assert job.mode == "resume"
-    aborted = next(one for one in job.history()[before:] if one.kind is not Kind.EPOCH_STARTED)
-    assert aborted.kind is Kind.CHECKPOINT_ABORTED
+    epoch, aborted, then = job.history()[before : before + 3]
+    assert (epoch.kind, aborted.kind) == (Kind.EPOCH_STARTED, Kind.CHECKPOINT_ABORTED)
+    assert then.kind is Kind.COORDINATORS_STARTED, "nobody is told who never saw it"
     assert (aborted.checkpoint_id, aborted.reason) == (1, "its driver is gone")
 
 
@@ -590,3 +591,38 @@ def test_a_commit_that_fails_after_the_end_of_its_job_is_recorded_and_left_to_th
     assert [one.attributes["settled"] for one in job.history(Kind.COMMIT_OUTCOME)] == ["false"]
     assert (sink.tries, sink.settled) == (1, [])
     assert len(job.history(Kind.JOB_FAILED)) == 1
+
+
+@pytest.mark.clause("B2")
+def test_a_global_failover_ends_every_attempt_though_another_subtask_has_none() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=3)
+    attempts = [job.register(1), job.register(2)]
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+    job.stage_ends()
+    job.advance(60)
+
+    assert [one.subtask for one in job.history(Kind.ATTEMPT_FAILED)] == [1, 2]
+    for one in attempts:
+        assert one.got(Fenced) == [Fenced(reason="global failover", is_finished=False)]
+
+
+@pytest.mark.clause("H3")
+def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_next() -> None:
+    sink = FakeSink()
+    sink.failures = 99
+    job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    job.advance(2)
+    assert sink.tries == 2
+    job.crash()
+    job = HandDrivenJob(
+        job.chain,
+        log=job.log,
+        clock=job.clock,
+        configure=lambda config: replace(config, settle_attempts_max=1),
+    )
+
+    assert sink.tries == 3
+    assert job.runtime.state.phase is Phase.FAILED
