@@ -74,13 +74,13 @@ bench-ingest: setup ## ingestion beside Spark's own file stream, same data, same
 bench-memory: setup ## the memory of a job that reads 100,000 small files; half an hour
 	@$(PY) -m benchmarks.memory $(ARGS)
 
-mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; an hour
+mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; half an hour
 	@scripts/mutants.sh $(ARGS)
 
 simulate: setup ## random schedules of a whole job, in memory; ARGS="--seconds 600" for longer, "--seed N" for one again
 	@$(PY) -m coordlog.testing.simulate $(ARGS)
 
 clean: ## removes what make made; the cache of jars stays
-	@rm -rf .venv .venv-spark43 .setup* build dist *.egg-info .coverage htmlcov \
+	@rm -rf .venv .venv-spark43 .venv-mutants .setup* build dist *.egg-info .coverage htmlcov \
 	        .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordlog.errors import TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.projections.attempt_records import required
 from coordlog.projections.checkpoint_records import states_of
 from coordlog.projections.lifecycles import HANDLED_IN
 from coordlog.projections.skips import skip_of_event, skipped_in_reader
@@ -233,7 +234,7 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
         payload=given.payload,
     )
     event = UpEvent(
-        sequence=record.sequence or 0,
+        sequence=required(record.sequence),
         operator_id=given.operator_id,
         subtask=given.subtask,
         attempt_number=given.attempt_number,
@@ -323,9 +324,9 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
             )
         )
         return event_id
-    is_held = gateway is not None and bool(gateway.closed_by)
-    if gateway is not None and gateway.closed_by:
-        attributes["held_by"] = ",".join(map(str, gateway.closed_by))
+    holders = () if gateway is None else gateway.closed_by
+    if holders:
+        attributes["held_by"] = ",".join(map(str, holders))
     record = step.add(
         Kind.EVENT_TO_SUBTASK,
         operator_id=given.operator_id,
@@ -341,7 +342,7 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
     skip = skip_of_event(step.state, sent)
     if skip is not None:
         _ack_skipped(step, sent, skip)
-    elif not is_held:
+    elif not holders:
         step.effects.append(DeliverEvent(event=sent))
     return event_id
 
@@ -371,13 +372,13 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
 
 def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
     """Record an ack and resolve its future; a late, doubled or foreign one changes nothing (clause C6)."""
-    gateway = step.state.gateways.get((given.operator_id, given.subtask))
     event = None
-    if gateway is not None and gateway.attempt_number == given.attempt_number:
-        event = gateway.unacked.get(given.event_id)
-        if any(one.event.event_id == given.event_id for one in gateway.held):
-            event = None
-    if event is None or not is_handled(step.state, given.subtask, given.attempt_number):
+    if is_handled(step.state, given.subtask, given.attempt_number):
+        # A gateway goes with its attempt, so that one of a live attempt's subtask is its own.
+        gateway = step.state.gateways.get((given.operator_id, given.subtask))
+        if gateway is not None and not _is_held(gateway, given.event_id):
+            event = gateway.unacked.get(given.event_id)
+    if event is None:
         refuse(
             step,
             "event ack",
@@ -406,6 +407,10 @@ def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
         )
     )
     checkpoints.advance(step)
+
+
+def _is_held(gateway: GatewayState, event_id: int) -> bool:
+    return event_id in {one.event.event_id for one in gateway.held}
 
 
 def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> None:
@@ -572,8 +577,8 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
         checkpoint_id=last,
         attributes={"counted": "true" if is_counted else "false"},
     )
-    delay_s = local_backoff_s(step.config, step.state, step.now_us) if is_counted else 0.0
-    if delay_s > 0:
+    if is_counted:
+        delay_s = local_backoff_s(step.config, step.state, step.now_us)
         step.effects.append(DelayNextAttempt(subtask=given.subtask, delay_s=delay_s))
     _tell_of_failure(step, given, reason, lost_up, lost_down)
 
@@ -634,13 +639,8 @@ def _lost(
     """What a failover to the last completed checkpoint loses (clause D5)."""
     last = state.last_checkpoint
     up = tuple(event for _, event in sorted_items(attempt.received) if event.last_barrier >= last)
-    checkpoint = state.completed.get(last)
-    down = []
-    for sequence, event in sorted_items(attempt.sent):
-        cut = None if checkpoint is None else checkpoint.cuts.get(event.operator_id)
-        if cut is None or sequence > cut.sequence:
-            down.append(event)
-    return up, tuple(down)
+    # What was sent before its cut was forgotten when it completed.
+    return up, tuple(event for _, event in sorted_items(attempt.sent))
 
 
 def stale_attempt(step: StepBuilder, subtask: int) -> None:

@@ -22,7 +22,7 @@ from coordlog.schemas.builtin import (
     FinishedSubtask,
     SubtaskSnapshot,
 )
-from coordlog.schemas.record import NO_CHECKPOINT, Kind
+from coordlog.schemas.record import Kind
 
 from . import attempts
 from .building import StepBuilder
@@ -185,9 +185,7 @@ def advance(step: StepBuilder) -> None:
     if not step.state.pending:
         return
     for checkpoint_id in sorted(step.state.pending):
-        pending = step.state.pending.get(checkpoint_id)
-        if pending is None:
-            continue
+        pending = step.state.pending[checkpoint_id]  # completing one takes away older ones only
         if not pending.is_injected and _is_cut(step.state, pending):
             _inject(step, pending)
             pending = step.state.pending[checkpoint_id]
@@ -416,18 +414,14 @@ def _deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewaySt
     """Deliver what nothing holds any more, in send order (clause G2)."""
     released: list[HeldEvent] = []
     for key in sorted(before):
-        old, new = before[key], step.state.gateways.get(key)
-        if new is None or not old.held or old is new:
-            continue
-        still = {one.event.event_id for one in new.held}
-        released.extend(one for one in old.held if one.event.event_id not in still)
+        old, new = before[key], step.state.gateways[key]
+        if new is not old:
+            still = {one.event.event_id for one in new.held}
+            released.extend(one for one in old.held if one.event.event_id not in still)
     released.sort(key=lambda one: one.event.sequence)
     step.effects.extend(DeliverEvent(event=one.event) for one in released)
 
 
 def last_is_final(state: JobState) -> bool:
     """Whether the last completed checkpoint holds every subtask as finished."""
-    return (
-        state.last_checkpoint != NO_CHECKPOINT
-        and state.finished_in(state.last_checkpoint) == state.parallelism
-    )
+    return state.finished_in(state.last_checkpoint) == state.parallelism

@@ -9,6 +9,8 @@ from .building import KernelConfig
 __all__ = ["backoff_s", "failures_in_window", "is_exhausted", "local_backoff_s"]
 
 _US = 1_000_000
+_DOUBLINGS_MAX = 30
+"""Any pause has reached its limit by then, and a float can still hold the product."""
 
 
 def failures_in_window(config: KernelConfig, state: JobState, now_us: int) -> int:
@@ -24,8 +26,7 @@ def is_exhausted(config: KernelConfig, state: JobState, now_us: int) -> bool:
 
 def backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float:
     """How long the next global failover waits: doubles with each failure in the window."""
-    doublings = min(failures_in_window(config, state, now_us), 30)
-    return float(min(config.restart_backoff_s * 2**doublings, config.restart_backoff_max_s))
+    return _doubled_s(config, failures_in_window(config, state, now_us))
 
 
 def local_backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float:
@@ -34,7 +35,9 @@ def local_backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float
     `state` counts this failure already.
     """
     earlier = failures_in_window(config, state, now_us) - 1
-    if earlier < 1:
-        return 0.0
-    doublings = min(earlier - 1, 30)
-    return float(min(config.restart_backoff_s * 2**doublings, config.restart_backoff_max_s))
+    return 0.0 if earlier < 1 else _doubled_s(config, earlier - 1)
+
+
+def _doubled_s(config: KernelConfig, doublings: int) -> float:
+    pause_s = config.restart_backoff_s * 2 ** min(doublings, _DOUBLINGS_MAX)
+    return float(min(pause_s, config.restart_backoff_max_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordlog.projections.attempt_records import required
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 
@@ -36,7 +37,7 @@ def request_arrived(step: StepBuilder, given: RequestArrived) -> None:
         CallRequest(
             operator_id=given.operator_id,
             request_id=given.request_id,
-            sequence=record.sequence or 0,
+            sequence=required(record.sequence),
             payload_type=given.payload_type,
             payload=given.payload,
         )

@@ -43,11 +43,8 @@ IN_EACH_RUN: Final[Mapping[str, Make]] = {
     "protocol, three drivers": _protocol((2,), (1,), (1,), unknowns=1, kills=1),
     "protocol, two drivers, unknown outcomes": _protocol((2,), (2,), unknowns=2, kills=1),
     "protocol, two drivers, any order": _protocol((3,), (1,), unknowns=1, is_any_order=True),
-    "kernel, two checkpoints": _kernel(
-        Budget(rows=1, events=1, checkpoints=2, failures=1, take_overs=1), has_late_messages=False
-    ),
-    "kernel, late messages": _kernel(
-        Budget(rows=1, events=1, checkpoints=1, failures=1, take_overs=1)
+    "kernel, late messages, two checkpoints": _kernel(
+        Budget(rows=1, events=1, checkpoints=2, failures=1, take_overs=1)
     ),
     "kernel, overlapping checkpoints": _kernel(
         Budget(events=1, checkpoints=2, failures=1, aborts=1), is_overlapping=True
@@ -56,15 +53,12 @@ IN_EACH_RUN: Final[Mapping[str, Make]] = {
         Budget(rows=1, checkpoints=1, failures=1, take_overs=1, completions=1)
     ),
 }
-"""Each takes less than a minute."""
+"""Each takes less than a minute of a core."""
 
 LARGER: Final[Mapping[str, Make]] = {
     "protocol, turns of two and one": _protocol((2, 1), (1,), unknowns=2),
     "protocol, two turns each": _protocol((2, 1), (2,), unknowns=2, kills=1),
     "protocol, three drivers, unknown outcomes": _protocol((2,), (1,), (1,), unknowns=2),
-    "kernel, late messages, two checkpoints": _kernel(
-        Budget(rows=1, events=1, checkpoints=2, failures=1, take_overs=1)
-    ),
     "kernel, one subtask": _kernel(
         Budget(rows=2, events=2, checkpoints=2, failures=1, take_overs=1), parallelism=1
     ),

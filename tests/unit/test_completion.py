@@ -170,6 +170,20 @@ def test_in_streaming_a_last_checkpoint_runs_and_commits_what_was_made_last() ->
 
 
 @pytest.mark.clause("I3")
+def test_a_last_checkpoint_runs_although_one_before_it_has_completed() -> None:
+    sink = FakeSink()
+    job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    attempt.complete(committables=[("source", b"b")])
+
+    assert [one.checkpoint_id for one in job.history(Kind.CHECKPOINT_COMPLETED)] == [1, 2]
+    assert sink.settled == [("a",), ("b",)]
+    assert job.runtime.state.phase is Phase.FINISHED
+
+
+@pytest.mark.clause("I3")
 @pytest.mark.clause("F5")
 def test_a_last_checkpoint_that_is_aborted_is_tried_again() -> None:
     provider = NotingProvider(is_cut_at_once=False)

@@ -269,6 +269,23 @@ def test_a_result_for_a_closed_coordinator_is_recorded_only() -> None:
 
 
 @pytest.mark.clause("A6")
+def test_work_that_raises_for_a_closed_coordinator_is_recorded_with_its_error() -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider)
+    job.is_work_held = True
+
+    def work() -> Payload:
+        raise OSError("gone")
+
+    inside(attempt, provider, lambda c: c.context.call_async(work, lambda *_: None))
+    failed_over(job)
+    job.is_work_held = False
+    job.pump()
+
+    assert job.history(Kind.FACT)[-1].reason == "its coordinator is closed: OSError: gone"
+
+
+@pytest.mark.clause("A6")
 def test_a_timer_fires_in_a_turn_of_its_own_and_not_after_a_reset() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)

@@ -72,6 +72,9 @@ def test_more_subtasks_keep_theirs_and_new_ones_begin_afresh() -> None:
 
     assert [states_of(one) for one in job.register_all()] == [[b"s0"], [b"s1"], []]
     assert job.runtime.state.parallelism == 3
+    (reset,) = job.history(Kind.RESET_TO_CHECKPOINT)
+    said = (reset.attributes["parallelism_was"], reset.attributes["parallelism"])
+    assert said == ("2", "3")
 
 
 def test_a_state_that_cannot_be_merged_is_refused_by_name_before_anything_is_appended() -> None:

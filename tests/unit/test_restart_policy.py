@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from coordlog.kernel.building import KernelConfig
-from coordlog.projections.state import Phase
+from coordlog.kernel.policy import backoff_s, failures_in_window, is_exhausted, local_backoff_s
+from coordlog.projections.evolving import evolve
+from coordlog.projections.state import JobState, Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of
@@ -110,11 +112,56 @@ def test_a_task_that_is_lost_while_it_waits_becomes_no_attempt() -> None:
 
 def test_a_split_at_which_attempts_fail_three_times_in_a_row_is_named_as_poison() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
-    for n in range(3):
+    for n in range(4):
         job.register(0).fail("bad row", split_id="part-3")
         assert job.runtime.state.poison["split_id:part-3"] == n + 1
 
     reasons = [str(one.reason) for one in job.history(Kind.ATTEMPT_FAILED)]
-    assert ["coordlog skip job --split part-3 " in one for one in reasons] == [False, False, True]
+    said = ["coordlog skip job --split part-3 " in one for one in reasons]
+    assert said == [False, False, True, True]
     job.register(0).finish_split("source", "part-3")
     assert "split_id:part-3" not in job.runtime.state.poison
+
+
+# --- the functions, at their limits ----------------------------------------------------------------
+def at_its_limits() -> tuple[KernelConfig, JobState]:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        configure=lambda config: replace(
+            config,
+            restarts_max=3,
+            restart_window_s=10.0,
+            restart_backoff_s=0.5,
+            restart_backoff_max_s=60.0,
+        ),
+    )
+    return job.runtime._config, job.runtime.state
+
+
+@pytest.mark.clause("E2")
+def test_a_failure_just_as_old_as_the_window_does_not_count() -> None:
+    config, state = at_its_limits()
+    state = evolve(state, failures_us=(20_000_000, 20_000_001, 29_999_999))
+
+    assert failures_in_window(config, state, 29_999_999) == 3
+    assert failures_in_window(config, state, 30_000_000) == 2
+    assert failures_in_window(config, state, 30_000_001) == 1
+    assert failures_in_window(config, state, 50_000_000) == 0
+    assert [is_exhausted(config, state, now) for now in (29_999_999, 30_000_000)] == [True, False]
+    assert is_exhausted(config, evolve(state, failures_us=(1,) * 4), 2)
+
+
+@pytest.mark.clause("E2")
+def test_pauses_double_with_each_failure_in_the_window_up_to_their_limit() -> None:
+    config, state = at_its_limits()
+    counts = (0, 1, 2, 3, 4, 6, 7, 8, 5000)
+    states = [evolve(state, failures_us=(1,) * count) for count in counts]
+
+    assert [backoff_s(config, one, 2) for one in states] == [
+        *(0.5, 1.0, 2.0, 4.0, 8.0, 32.0),
+        *(60.0, 60.0, 60.0),
+    ]
+    assert [local_backoff_s(config, one, 2) for one in states] == [
+        *(0.0, 0.0, 0.5, 1.0, 2.0, 8.0, 16.0),
+        *(32.0, 60.0),
+    ]
