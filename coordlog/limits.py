@@ -175,13 +175,19 @@ FILE_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one split of a large file: a few seconds of work, so that a slow subtask gets fewer."""
 
 CSV_BLOCK_BYTES: Final = 1024 * 1024
-"""What is parsed at once, and so the longest line of a CSV file: about 10,000 rows of 100 bytes."""
+"""What is parsed at once, and so the longest line of CSV, JSON or text: about 10,000 rows of 100 bytes."""
 
 CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
-"""What is read of all files together to settle the types of a CSV source: tenths of a second."""
+"""What is read of all files together to settle the types of CSV or JSON lines: tenths of a second."""
 
 CSV_SAMPLE_FILES_MAX: Final = 64
-"""Files that are looked into to settle the types of a CSV source: first, last, evenly between."""
+"""Files that are looked into to settle the types of CSV or JSON lines: first, last, evenly between."""
+
+WATCH_INTERVAL_S: Final = 5.0
+"""Between two listings of a source that is watched; a new file is read after two that have found it the same."""
+
+WATCH_REPORT_S: Final = 60.0
+"""After so long without a new file a watch says so: one record a minute, and an end for who waits for its worker."""
 
 ROW_GROUP_ROWS: Final = 131_072
 """Rows of one row group of a Parquet file: enough to compress well."""

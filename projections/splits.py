@@ -277,11 +277,13 @@ def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
 
 
 def _listing_started(state: SplitsState) -> SplitsState:
-    """Forget what is left of a listing that its driver could not end. Nothing of it is assigned."""
-    if state.is_discovery_complete:
-        return state
+    """Forget what is left of a listing that its driver could not end.
+
+    Where something is assigned there was a watch, of which each page is good by itself.
+    """
     first = state.listed_before
-    assert state.fresh_from <= first, "a listing is complete before anything of it is assigned"
+    if state.is_discovery_complete or state.fresh_from > first:
+        return state
     splits, by_ordinal = state.splits, state.by_ordinal
     for ordinal in range(first, len(splits)):
         splits, by_ordinal = splits.delete(by_ordinal[ordinal]), by_ordinal.delete(ordinal)

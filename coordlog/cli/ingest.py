@@ -11,6 +11,7 @@ from coordlog.limits import (
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
+    WATCH_INTERVAL_S,
 )
 
 from .ingest_options import IngestOptions
@@ -23,7 +24,44 @@ __all__ = ["ingest"]
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DEST")
 @click.option(
-    "--format", "file_format", type=click.Choice(["csv", "parquet"]), default="csv", help="Of SRC."
+    "--format",
+    "file_format",
+    type=click.Choice(["csv", "jsonl", "parquet", "text"]),
+    default="csv",
+    help="Of SRC; jsonl: an object on each line; text: a row for each line.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["infer", "none", "gzip", "bz2", "zstd", "xz", "lz4"]),
+    default="infer",
+    help="Not Parquet: how files are packed; infer: as their names end.",
+)
+@click.option(
+    "--watch",
+    "is_watching",
+    is_flag=True,
+    help="Go on looking for new files, until Ctrl-C or --idle-timeout.",
+)
+@click.option(
+    "--watch-interval",
+    "watch_interval_s",
+    type=float,
+    default=WATCH_INTERVAL_S,
+    metavar="SECONDS",
+    help="--watch: between two listings; a file is read when two have found it the same.",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="--watch: end when for so long no file was new.",
+)
+@click.option(
+    "--changed-by",
+    type=click.Choice(["modified", "size"]),
+    default="modified",
+    help="What tells that a file has changed: its size and its time or etag, or the size alone.",
 )
 @click.option("--parallelism", type=int, default=4, metavar="N", help="How many subtasks.")
 @click.option(
@@ -57,7 +95,9 @@ __all__ = ["ingest"]
     metavar="WORD",
     help="CSV: stands for null; may be given several times. Without it: the empty field.",
 )
-@click.option("--encoding", default="utf-8", metavar="NAME", help="CSV: any that Python knows.")
+@click.option(
+    "--encoding", default="utf-8", metavar="NAME", help="Not Parquet: any that Python knows."
+)
 @click.option("--delimiter", default=",", metavar="CHARACTER", help="CSV: between two fields.")
 @click.option(
     "--no-newlines-in-fields",
@@ -162,8 +202,8 @@ __all__ = ["ingest"]
 def ingest(context: click.Context, /, **given: object) -> None:
     """Read the files of SRC and write them to DEST as Parquet, each row exactly once.
 
-    SRC is a file, a folder, a glob or an fsspec URL; DEST is a local folder of this job's own, or
-    s3://BUCKET/PREFIX.
+    SRC is a file, a folder, a glob or an fsspec URL without credentials (they come from the
+    environment); DEST is a local folder of this job's own, or s3://BUCKET/PREFIX.
 
     Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
     files that are finished. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job

@@ -19,6 +19,7 @@ from coordlog.limits import (
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
+    WATCH_INTERVAL_S,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +59,12 @@ class IngestOptions:
 
     source: str
     destination: str
-    file_format: Literal["csv", "parquet"] = "csv"
+    file_format: Literal["csv", "jsonl", "parquet", "text"] = "csv"
+    compression: Literal["infer", "none", "gzip", "bz2", "zstd", "xz", "lz4"] = "infer"
+    is_watching: bool = False
+    watch_interval_s: float = WATCH_INTERVAL_S
+    idle_timeout_s: float | None = None
+    changed_by: Literal["modified", "size"] = "modified"
     parallelism: int = 4
     checkpoint_interval_s: float = 5.0
     is_batch: bool = False
@@ -147,6 +153,11 @@ def parts_of(options: IngestOptions) -> IngestParts:
         lambda: FileSource(
             options.source,
             format=options.file_format,
+            compression=options.compression,
+            watch=options.is_watching,
+            watch_interval_s=options.watch_interval_s,
+            idle_timeout_s=options.idle_timeout_s,
+            changed_by=options.changed_by,
             batch_rows=options.batch_rows,
             null_values=options.null_values or ("",),
             encoding=options.encoding,
@@ -195,15 +206,16 @@ def _out_of_range(options: IngestOptions) -> list[str]:
     ):
         if not lowest <= value <= highest:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
-    if options.file_format == "parquet":
-        problems += [
-            f"{name} is given; it is for --format csv"
-            for name, is_given in (
-                ("--null-value", bool(options.null_values)),
-                ("--encoding", options.encoding != "utf-8"),
-                ("--delimiter", options.delimiter != ","),
-                ("--no-newlines-in-fields", options.no_newlines_in_fields),
-            )
-            if is_given
-        ]
+    if options.is_watching and options.is_batch:
+        problems.append("--watch is given with --batch, which makes rows visible at its end only")
+    problems += [
+        f"{name} is given; it is for --format {' or '.join(formats)}"
+        for name, is_given, formats in (
+            ("--null-value", bool(options.null_values), ("csv",)),
+            ("--encoding", options.encoding != "utf-8", ("csv", "jsonl", "text")),
+            ("--delimiter", options.delimiter != ",", ("csv",)),
+            ("--no-newlines-in-fields", options.no_newlines_in_fields, ("csv",)),
+        )
+        if is_given and options.file_format not in formats
+    ]
     return problems

@@ -90,7 +90,7 @@ def look(
             made = rebuild(tapped, chain, projection_of(chain), on_progress=on_progress)
             state = made.state if made.state.epoch >= 0 else None
         if state is None:
-            parts.source.settle_schema()
+            parts.source.check()
         else:
             mode = "batch" if is_batch else "streaming"
             check_identity(job_id, state, log.identity)

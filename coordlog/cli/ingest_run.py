@@ -169,6 +169,12 @@ class _Ingest:
             on_progress=self._folded,
         )
         self._fold, self._found = found.progress, found
+        if (
+            options.is_watching
+            and not options.is_again
+            and found.progress.progress.is_listing_complete
+        ):
+            self._shown.say("its listing has ended before: what is left is read, no new files")
         return found
 
     def _run_on_spark(self, found: Found, signals: StopSignals) -> Exit:

@@ -8,6 +8,7 @@ from coordlog.projections.operator_projection import OperatorProjection
 from .commits import CommitCoordinator, CommitCoordinatorProvider
 from .enumerator import EnumeratorContext, SplitEnumerator
 from .splits import DefaultEnumerator, SplitCoordinator, SplitCoordinatorProvider
+from .watching import SplitWatch, WatchingEnumerator
 
 __all__ = [
     "CommitCoordinator",
@@ -20,4 +21,6 @@ __all__ = [
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
+    "SplitWatch",
+    "WatchingEnumerator",
 ]

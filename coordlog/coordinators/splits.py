@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 Assignment = Literal["pull", "static"]
-DiscoverAgain = Callable[[Sequence[Split]], SplitsDiscovered]
+DiscoverAgain = Callable[[Sequence[Split], bytes | None], SplitsDiscovered]
+NoteEvent = Callable[[bytes | None, Payload], bytes | None]
 EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
 
@@ -54,9 +55,11 @@ class DefaultEnumerator(SplitEnumerator):
         discover: The listing; blocks, runs on a worker. All splits there are.
         assignment: See above.
         allow_empty: Whether a listing without splits is an input like any other.
-        discover_again: The listing where the job is opened again after its end: is given all splits
-            that were listed before, whose rows are committed. What it finds of them is passed over,
-            by their ids. Without it `discover`.
+        discover_again: The listing where splits are known: where the job is opened again after its
+            end, or was watched before. It is given them and what is kept; what it finds of them is
+            passed over, by their ids. Without it `discover`.
+        note_event: What is kept after an event of the source's own, of what was kept before it.
+        kept: What the enumerator before this one has kept.
     """
 
     def __init__(
@@ -67,26 +70,29 @@ class DefaultEnumerator(SplitEnumerator):
         assignment: Assignment = "pull",
         allow_empty: bool = False,
         discover_again: DiscoverAgain | None = None,
+        note_event: NoteEvent | None = None,
+        kept: bytes | None = None,
     ) -> None:
         self._context, self._discover = context, discover
-        self._discover_again = discover_again
+        self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
         self._assignment, self._allow_empty = assignment, allow_empty
         self._pages: deque[SplitsDiscovered] = deque()
 
     def start(self) -> None:
         """List, unless the state has a whole listing."""
-        state = self._context.state
-        if state.is_discovery_complete:
+        context = self._context
+        if context.state.is_discovery_complete:
             return
-        self._context.record(ListingStarted())
+        context.record(ListingStarted())
+        state = context.state  # what is left in it was read, or is being read
         discover, again = self._discover, self._discover_again
-        if again is not None and state.listed_before:
+        if again is not None and state.splits:
             known = [
                 state.splits[state.by_ordinal[ordinal]].split
-                for ordinal in range(state.listed_before)
+                for ordinal in range(len(state.splits))
             ]
-            discover = partial(again, known)
-        self._context.call_async(partial(self._list, discover), self._listed)
+            discover = partial(again, known, self._kept)
+        context.call_async(partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
         """Answer it, unless the listing is not there yet."""
@@ -105,6 +111,17 @@ class DefaultEnumerator(SplitEnumerator):
             self._deal([subtask])
         elif state.reader(subtask).is_told_in_checkpoint:
             self._context.signal_no_more_splits(subtask)
+
+    def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """Keep what the source makes of it."""
+        if self._note_event is None:
+            super().handle_source_event(subtask, attempt_number, event)
+        else:
+            self._kept = self._note_event(self._kept, event)
+
+    def snapshot_state(self) -> bytes | None:
+        """What is kept of the source's own events."""
+        return self._kept
 
     def _list(self, discover: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
         """The first page of the listing. On a worker; the other pages follow, a turn each."""
@@ -261,11 +278,12 @@ class SplitCoordinatorProvider(CoordinatorProvider):
     Args:
         operator_id: The source's.
         discover: Lists all splits, once; see `DefaultEnumerator`.
+        note_event: With `discover`: what is kept of events of the source's own.
         enumerator: Makes an enumerator of the source's own, instead of `discover`: from its context
             and what the one before kept in `snapshot_state`, or None.
         assignment: With `discover`: `pull`, or `static`, round robin.
         allow_empty: With `discover`: whether a listing without splits is no failure.
-        discover_again: With `discover`: lists where the job is opened again; see `DefaultEnumerator`.
+        discover_again: With `discover`: lists where splits are known; see `DefaultEnumerator`.
         payload_types: Events and facts of the source's own.
 
     Raises:
@@ -279,6 +297,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         operator_id: str,
         *,
         discover: Callable[[], SplitsDiscovered] | None = None,
+        note_event: NoteEvent | None = None,
         enumerator: EnumeratorFactory | None = None,
         assignment: Assignment = "pull",
         allow_empty: bool = False,
@@ -300,6 +319,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             *payload_types,
         )
         self._discover, self._enumerator = discover, enumerator
+        self._note_event = note_event
         self._assignment: Assignment = assignment
         self._allow_empty, self._discover_again = allow_empty, discover_again
 
@@ -315,4 +335,6 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             assignment=self._assignment,
             allow_empty=self._allow_empty,
             discover_again=self._discover_again,
+            note_event=self._note_event,
+            kept=kept,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,8 @@ import pyarrow.csv as pa_csv
 
 from coordlog.errors import OptionError
 from coordlog.limits import CSV_BLOCK_BYTES
+
+from .text_encoding import check_encoding, has_whole_line_ends, is_utf8
 
 __all__ = ["CsvOptions"]
 
@@ -46,10 +47,7 @@ class CsvOptions:
             raise OptionError("delimiter", self.delimiter, "unlike `quote` and `escape`")
         if isinstance(self.null_values, str):
             raise OptionError("null_values", self.null_values, 'a sequence of words, as in ("NA",)')
-        try:
-            b"some".decode(self.encoding, "replace")  # of nothing, Python does not even look it up
-        except LookupError as error:
-            raise OptionError("encoding", self.encoding, "one that Python knows") from error
+        check_encoding(self.encoding)
         names = self.column_names
         if names is not None and (not names or len(set(names)) != len(names)):
             raise OptionError("column_names", names, "at least one name, each once")
@@ -59,12 +57,12 @@ class CsvOptions:
     @property
     def is_utf8(self) -> bool:
         """Whether Arrow can read the bytes as they are."""
-        return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig")
+        return is_utf8(self.encoding)
 
     @property
     def may_split(self) -> bool:
         """Whether each byte that looks like a line end is one, so that files may be split."""
-        return self.no_newlines_in_fields and (self.is_utf8 or _is_one_byte_each(self.encoding))
+        return self.no_newlines_in_fields and has_whole_line_ends(self.encoding)
 
     def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:
         """Arrow's: one thread, because a task has one core."""
@@ -87,12 +85,3 @@ class CsvOptions:
         return pa_csv.ConvertOptions(
             null_values=list(self.null_values), strings_can_be_null=True, column_types=schema
         )
-
-
-def _is_one_byte_each(encoding: str) -> bool:
-    text = bytes(range(256)).decode(encoding, "replace")
-    return (
-        len(text) == 256  # noqa: PLR2004, all bytes that there are
-        and [i for i, one in enumerate(text) if one == "\n"] == [0x0A]
-        and [i for i, one in enumerate(text) if one == "\r"] == [0x0D]
-    )

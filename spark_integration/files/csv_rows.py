@@ -10,10 +10,11 @@ import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
 
-from .csv_bytes import CsvBytes, header_end, line_start
+from .compression import Compression, codec_of
 from .csv_options import CsvOptions
 from .listing import InputFiles
 from .payloads import FileSplit
+from .text_bytes import TextBytes, header_end, line_start
 
 __all__ = ["CsvRows", "open_csv", "reading_error"]
 
@@ -39,6 +40,7 @@ class CsvRows:
         schema: pa.Schema,
         *,
         options: CsvOptions,
+        compression: Compression = "infer",
         skip_rows: int = 0,
     ) -> None:
         """Open the split's file and parse its first block.
@@ -52,7 +54,7 @@ class CsvRows:
         self._schema, self._path = schema, split.path
         self._header_rows = 0 if options.column_names is not None else 1
         self._begins_at = 0
-        file = files.open(split.path, split.size_bytes)
+        file = files.open(split)
         ranges: list[tuple[int, int]] | None = None
         try:
             if (split.start, split.end) != (0, split.size_bytes):
@@ -62,12 +64,14 @@ class CsvRows:
                 ranges = [(0, header), (start, end)]
                 self._begins_at = start if split.start else 0
                 self.bytes_read = end - start if split.start else end
-            else:
-                file.seek(0)
-            self._bytes = CsvBytes(
-                split.path, file, ranges, None if options.is_utf8 else options.encoding
+            self._bytes = TextBytes(
+                split.path,
+                file,
+                ranges,
+                None if options.is_utf8 else options.encoding,
+                codec=codec_of(split.path, compression),
             )
-        except OSError as error:
+        except Exception as error:  # whatever its file system raises
             file.close()
             raise SourceError(
                 split.path, f"it cannot be read: {error}", "see that the file is whole"
@@ -119,7 +123,7 @@ class CsvRows:
 
 
 def open_csv(
-    stream: CsvBytes,
+    stream: TextBytes,
     options: CsvOptions,
     *,
     schema: pa.Schema | None,

@@ -7,18 +7,25 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.limits import CSV_SAMPLE_BYTES, CSV_SAMPLE_FILES_MAX
+from coordlog.limits import CSV_SAMPLE_BYTES
 
-from .csv_bytes import CsvBytes, refuse_archive
+from .compression import Compression, codec_of, refuse_archive
 from .csv_options import CsvOptions
 from .csv_rows import open_csv, reading_error
 from .listing import InputFiles, ListedFile
+from .sampling import evenly
+from .schema_difference import schemas_differ
+from .text_bytes import TextBytes
 
 __all__ = ["settle_csv_schema"]
 
 
 def settle_csv_schema(
-    files: InputFiles, listed: Sequence[ListedFile], options: CsvOptions, given: pa.Schema | None
+    files: InputFiles,
+    listed: Sequence[ListedFile],
+    options: CsvOptions,
+    given: pa.Schema | None,
+    compression: Compression = "infer",
 ) -> pa.Schema:
     """Names from the headers and types from the sample's values, or `given`, checked against them.
 
@@ -28,22 +35,18 @@ def settle_csv_schema(
         SourceError: Two headers differ, or a sampled file cannot be read.
     """
     for one in listed:
-        refuse_archive(one.path)
-    sampled = _evenly([one for one in listed if one.size_bytes != 0])
+        refuse_archive(one.path, compression)
+    sampled = evenly([one for one in listed if one.size_bytes != 0])
     block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // len(sampled))
     settled: pa.Schema | None = given
     first = ""
     for one in sampled:
-        found = _schema_of(files, one, options, given, block_bytes)
+        found = _schema_of(files, one, options, given, block_bytes, compression)
         if settled is None:
             settled, first = found, one.path
         elif settled.names != found.names:
-            of = "given with `schema=`" if given is not None else f"of {first}"
-            raise SourceError(
-                one.path,
-                f"its columns are {found.names}, those {of} are {settled.names}",
-                "give files of one header, or those of the other in a source of their own",
-            )
+            of = "given, or settled before" if given is not None else f"that of {first}"
+            raise schemas_differ(one.path, of, found, settled)
         elif given is None:
             settled = pa.schema(
                 pa.field(mine.name, _common(mine.type, other.type))
@@ -56,27 +59,20 @@ def settle_csv_schema(
     )
 
 
-def _evenly(listed: Sequence[ListedFile]) -> Sequence[ListedFile]:
-    """At most the limit of files: the first, the last, and evenly between."""
-    last = len(listed) - 1
-    if last < CSV_SAMPLE_FILES_MAX:
-        return listed
-    steps = CSV_SAMPLE_FILES_MAX - 1
-    return [listed[last * i // steps] for i in range(CSV_SAMPLE_FILES_MAX)]
-
-
 def _schema_of(
     files: InputFiles,
     one: ListedFile,
     options: CsvOptions,
     given: pa.Schema | None,
     block_bytes: int,
+    compression: Compression,
 ) -> pa.Schema:
-    stream = CsvBytes(
+    stream = TextBytes(
         one.path,
-        files.open(one.path, one.size_bytes),
+        files.open(one),
         None,
         None if options.is_utf8 else options.encoding,
+        codec=codec_of(one.path, compression),
     )
     try:
         with open_csv(stream, options, schema=given, block_bytes=block_bytes) as reader:

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError
 
-__all__ = ["InputFiles", "ListedFile"]
+from .urls import missing_library
 
-_MAGIC = frozenset("*?[")
+__all__ = ["InputFiles", "ListedFile", "SeenFile"]
+
+_MAGIC: Final = frozenset("*?[")
+_MARKS: Final = (
+    ("etag", "ETag"),
+    ("etag", "etag"),
+    ("checksum", "md5Hash"),
+    ("checksum", "Content-MD5"),
+    ("modified", "LastModified"),
+    ("modified", "last_modified"),
+    ("modified", "Last-Modified"),
+    ("modified", "modified"),
+    ("modified", "updated"),
+    ("modified", "mtime"),
+    ("modified", "created"),
+)
+"""By which entry of fsspec's `info` a change is seen, best first, with the word for it."""
+
+
+class SeenFile(Protocol):
+    """A file as it was when it was listed."""
+
+    @property
+    def path(self) -> str:
+        """As its file system names it."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """-1 where the file system does not say."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """What changes with its content (`etag …`, `modified …`); empty where nothing is known."""
+        ...
+
+    @property
+    def real_path(self) -> str:
+        """Local: where its links lead, relative to the source's folder; elsewhere empty."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFile:
-    """A file as a listing found it."""
+    """A file as a listing found it; a `SeenFile`."""
 
     path: str
     """As its file system names it, without a protocol."""
     size_bytes: int
     """-1 where the file system does not say."""
+    mark: str = ""
+    real_path: str = ""
+    may_seek: bool = True
+    """False: it can be read from its start only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +84,33 @@ class InputFiles:
     url: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For fsspec. May hold secrets: it is not printed and not in the log."""
+    compares_marks: bool = True
+    """False: a change is seen by the size alone."""
 
     def list(self, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
         """All files, sorted by path.
 
         Args:
-            allow_none: Whether there may be no file, or only empty ones.
+            allow_none: No file, and none but empty ones, are no error.
 
         Raises:
-            SourceError: There is none, all are empty, or the file system refuses.
+            SourceError: There is none, all are empty, a name leads out of the source, or the file
+                system refuses.
         """
         file_system, path = self._file_system()
         try:
             found = sorted(self._walk(file_system, path), key=lambda one: one.path)
-        except OSError as error:
-            raise _unreadable(error.filename or path, error) from error
+        except SourceError:
+            raise
+        except Exception as error:
+            raise _unreadable(path, error) from error
         if not found and not allow_none:
             raise SourceError(
                 self.url,
                 "there is no file to read (names that begin with `.` or `_` are not read)",
                 "name a file, a folder with files, or a glob that matches some",
             )
-        if not allow_none and all(one.size_bytes == 0 for one in found):
+        if all(one.size_bytes == 0 for one in found) and not allow_none:
             raise SourceError(
                 self.url,
                 f"all files are empty: {len(found)} of 0 bytes",
@@ -78,71 +128,164 @@ class InputFiles:
         except (OSError, SourceError):
             return False
 
-    def open(self, path: str, size_bytes: int) -> BinaryIO:
-        """The file `path` of a listing, to be read from its start.
+    def open(self, seen: SeenFile, *, seeks: bool = False) -> BinaryIO:
+        """The file that a listing named, to be read from its start.
+
+        Args:
+            seen: As it was listed.
+            seeks: It is read here and there, where its file system can do so.
 
         Raises:
-            SourceError: It cannot be opened, or has no longer `size_bytes` bytes (-1: not checked).
+            SourceError: It cannot be opened, or has changed since it was listed.
         """
-        file_system, _ = self._file_system()
+        file_system, root = self._file_system()
         try:
             if isinstance(file_system, LocalFileSystem):
                 # A plain path, which the caller closes.
-                opened: BinaryIO = cast("BinaryIO", open(path, "rb", buffering=0))  # noqa: PTH123, SIM115
-                size = os.fstat(opened.fileno()).st_size
+                opened = cast("BinaryIO", open(seen.path, "rb", buffering=0))  # noqa: PTH123, SIM115
+                now = _of_status(os.fstat(opened.fileno()), seen.path, root)
             else:
-                opened = cast("BinaryIO", file_system.open(path, "rb"))
-                size = file_system.info(path).get("size")
-                size = -1 if size is None else int(size)
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        if size_bytes >= 0 and size != size_bytes:
+                file_system.invalidate_cache()
+                now = _of_info(seen.path, file_system.info(seen.path))
+                streamed = {} if seeks or now.may_seek or now.size_bytes < 0 else {"block_size": 0}
+                opened = cast("BinaryIO", file_system.open(seen.path, "rb", **streamed))
+        except Exception as error:
+            raise _gone(seen, error) from error
+        try:
+            self._compare(seen, now, "since the source was listed")
+        except SourceError:
             opened.close()
-            raise SourceError(
-                path,
-                f"it has {size} bytes; it had {size_bytes} when the source was listed",
-                "put changed content into a new file: rows of the old one are in use already",
-            )
+            raise
         return opened
+
+    def look(self, seen: SeenFile) -> ListedFile:
+        """The same file as it is now.
+
+        Raises:
+            SourceError: It is gone.
+        """
+        file_system, root = self._file_system()
+        try:
+            if isinstance(file_system, LocalFileSystem):
+                return _of_status(os.stat(seen.path), seen.path, root)  # noqa: PTH116, as fsspec gives it
+            file_system.invalidate_cache()
+            return _of_info(seen.path, file_system.info(seen.path))
+        except Exception as error:
+            raise _gone(seen, error) from error
+
+    def check(self, seen: SeenFile) -> None:
+        """See, after it has been read, that it is the file that was listed.
+
+        Raises:
+            SourceError: It is gone, or has changed.
+        """
+        self._compare(seen, self.look(seen), "while it was read")
+
+    def difference(self, seen: SeenFile, now: SeenFile) -> str | None:
+        """What has changed, in words; None where nothing has that can be seen."""
+        if min(seen.size_bytes, now.size_bytes) >= 0 and seen.size_bytes != now.size_bytes:
+            return (
+                f"it has {now.size_bytes} bytes; it had {seen.size_bytes} when the source was "
+                "listed"
+            )
+        if seen.real_path and now.real_path and seen.real_path != now.real_path:
+            return (
+                f"a link on its way leads to {now.real_path} now; when the source was listed it "
+                f"was {seen.real_path}"
+            )
+        # A mark of another kind tells nothing: some file systems give fewer in a listing.
+        kinds = seen.mark.partition(" ")[0], now.mark.partition(" ")[0]
+        if self.compares_marks and kinds[0] == kinds[1] and seen.mark != now.mark:
+            return f"its content may be another: {now.mark}; when the source was listed {seen.mark}"
+        return None
+
+    def _compare(self, seen: SeenFile, now: SeenFile, when: str) -> None:
+        changed = self.difference(seen, now)
+        if changed is not None:
+            raise SourceError(
+                seen.path,
+                f"it has changed {when}: {changed}",
+                "put the file back as it was and changed content into a new file: rows of the old "
+                "one may be in use already",
+            )
 
     def _file_system(self) -> tuple[Any, str]:
         try:
             file_system, path = url_to_fs(self.url, **self.storage_options)
         except (ImportError, ValueError) as error:
-            raise SourceError(
-                self.url,
-                f"its file system cannot be used: {error}",
-                "see the part before `://`, and install the package that fsspec needs for it",
-            ) from error
+            raise missing_library(self.url, error) from error
         return file_system, str(path)
 
     # `Any`: fsspec has no types.
     def _walk(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not _MAGIC & set(path):
-                return _local_below(path, frozenset())
-            roots = [str(one) for one in file_system.glob(path)]
+                return _local_below(path, path, frozenset())
+            fixed = _fixed_part(path)
             return (
                 one
-                for root in roots
-                if not _is_hidden(root, _fixed_part(path))
-                for one in _local_below(root, frozenset())
+                for root in map(str, file_system.glob(path))
+                if not _is_hidden(root, fixed)
+                for one in _local_below(root, path, frozenset())
             )
         return self._remote(file_system, path)
 
     @staticmethod
     def _remote(file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
-        if file_system.isfile(path):
-            size = file_system.info(path).get("size")
-            yield ListedFile(path=path, size_bytes=-1 if size is None else int(size))
+        file_system.invalidate_cache()
+        if not path.endswith("/") and not _MAGIC & set(path) and file_system.isfile(path):
+            yield _of_info(path, file_system.info(path))
             return
         fixed = _fixed_part(path) if _MAGIC & set(path) else path
         roots = [str(one) for one in file_system.glob(path)] if fixed != path else [path]
         for root in roots:
             for name, info in file_system.find(root, detail=True).items():
-                if not _is_hidden(str(name), fixed):
-                    size = info.get("size")
-                    yield ListedFile(path=str(name), size_bytes=-1 if size is None else int(size))
+                _refuse_outside(str(name), fixed)
+                if str(name).endswith("/") or _is_hidden(str(name), fixed):
+                    continue  # an object store's own sign of a folder; a hidden name
+                # A web server's index says neither size nor time.
+                told = info if info.get("size") is not None else file_system.info(name)
+                yield _of_info(str(name), told)
+
+
+def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:
+    """From what fsspec tells of a file."""
+    size = info.get("size")
+    mark = ""
+    for word, key in _MARKS:
+        if info.get(key) not in (None, ""):
+            mark = f"{word} {_shown(info[key])}"
+            break
+    return ListedFile(
+        path=path,
+        size_bytes=-1 if size is None else int(size),
+        mark=mark,
+        # A web server that does not say so has no ranges.
+        may_seek=size is not None
+        and (info.get("partial") is True or not path.startswith(("http://", "https://"))),
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (int, float)):
+        value = dt.datetime.fromtimestamp(value, dt.UTC)
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat()
+    return str(value)
+
+
+def _of_status(status: os.stat_result, path: str, root: str) -> ListedFile:
+    """From what the operating system tells of a local file."""
+    seconds, rest = divmod(status.st_mtime_ns, 1_000_000_000)
+    moment = dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    base = os.path.realpath(_fixed_part(root) if _MAGIC & set(root) else root)
+    real = os.path.realpath(path)
+    return ListedFile(
+        path=path,
+        size_bytes=status.st_size,
+        mark=f"modified {moment}.{rest:09}Z",
+        real_path=os.path.relpath(real, base),
+    )
 
 
 def _fixed_part(path: str) -> str:
@@ -160,13 +303,27 @@ def _is_hidden(path: str, below: str) -> bool:
     return any(part.startswith((".", "_")) for part in relative.split("/"))
 
 
-def _local_below(path: str, above: frozenset[str]) -> Iterator[ListedFile]:
+def _refuse_outside(name: str, below: str) -> None:
+    """A listing's name must be below what was listed, and stay there when it is normalised."""
+    root = below.rstrip("/")
+    is_below = name.rstrip("/") == root or name.startswith(f"{root}/") or not root
+    relative = name.removeprefix(below).strip("/")
+    if is_below and not {"..", "."} & set(relative.split("/")) and "\0" not in name:
+        return
+    raise SourceError(
+        name,
+        f"a listing of {below} has this name, which leads out of it",
+        "rename it, or name the files that are to be read",
+    )
+
+
+def _local_below(path: str, root: str, above: frozenset[str]) -> Iterator[ListedFile]:
     """Files at or below `path`.
 
     `above` are the real folders that lead here: a link back to one is not followed.
     """
     if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec gives them
-        yield ListedFile(path=path, size_bytes=os.path.getsize(path))  # noqa: PTH202
+        yield _of_status(os.stat(path), path, root)  # noqa: PTH116
         return
     if not os.path.isdir(path):  # noqa: PTH112
         is_there = os.path.lexists(path)
@@ -180,10 +337,28 @@ def _local_below(path: str, above: frozenset[str]) -> Iterator[ListedFile]:
         return
     for name in sorted(os.listdir(path)):  # noqa: PTH208
         if not name.startswith((".", "_")):
-            yield from _local_below(posixpath.join(path, name), above | {real})
+            yield from _local_below(posixpath.join(path, name), root, above | {real})
 
 
-def _unreadable(path: str, error: OSError) -> SourceError:
+def _gone(seen: SeenFile, error: Exception) -> SourceError:
+    """What is said where a file that was listed cannot be opened."""
+    if not isinstance(error, FileNotFoundError):
+        return _unreadable(seen.path, error)
+    size = "" if seen.size_bytes < 0 else f" with {seen.size_bytes} bytes"
+    return SourceError(
+        seen.path,
+        f"it has vanished: it was there{size} when the source was listed",
+        "put it back as it was; its rows are part of what the job has to read",
+    )
+
+
+def _unreadable(path: str, error: Exception) -> SourceError:
+    if not isinstance(error, OSError):
+        return SourceError(
+            path,
+            f"it cannot be read: {type(error).__name__}: {error}",
+            "see that the file system answers and lets the job and its tasks read",
+        )
     steps: dict[type[OSError], str] = {
         FileNotFoundError: "put it back, or give a path that exists",
         IsADirectoryError: "give its files, or the folder above it",
@@ -191,4 +366,5 @@ def _unreadable(path: str, error: OSError) -> SourceError:
     }
     next_step = steps.get(type(error), "see that the file system works and the file is whole")
     number = f"[errno {error.errno}] " if error.errno is not None else ""
-    return SourceError(path, f"it cannot be read: {number}{error.strerror or error}", next_step)
+    where = error.filename if isinstance(error.filename, str) else path
+    return SourceError(where, f"it cannot be read: {number}{error.strerror or error}", next_step)

@@ -9,12 +9,15 @@ import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
 
-from .listing import InputFiles, ListedFile
+from .listing import InputFiles, ListedFile, SeenFile
 from .payloads import FileSplit
+from .schema_difference import schemas_differ
 
 __all__ = ["ParquetRows", "parquet_row_groups", "settle_parquet_schema"]
 
-_NEXT_STEP = "see that it is a whole Parquet file"
+_NEXT_STEP = (
+    "see that it is a whole Parquet file; write one under another name and rename it when it is"
+)
 
 
 class ParquetRows:
@@ -38,16 +41,17 @@ class ParquetRows:
             SourceError: The file cannot be read.
         """
         self._path, self._schema = split.path, schema
-        self._parquet = _open(files, split.path, split.size_bytes)
+        self._parquet = _open(files, split)
         metadata = self._parquet.metadata
-        self.bytes_read = sum(_group_bytes(metadata, i) for i in range(split.start, split.end))
+        end = metadata.num_row_groups if split.end < 0 else split.end
+        self.bytes_read = sum(_group_bytes(metadata, i) for i in range(split.start, end))
         first = split.start
-        while first < split.end and metadata.row_group(first).num_rows <= skip_rows:
+        while first < end and metadata.row_group(first).num_rows <= skip_rows:
             skip_rows -= metadata.row_group(first).num_rows
             first += 1
         self.skip_rows = skip_rows
         """Rows of what `next` gives that are still to be passed over."""
-        groups = range(first, split.end)
+        groups = range(first, end)
         self._batches: Iterator[pa.RecordBatch] = (
             self._parquet.iter_batches(batch_rows, row_groups=groups, use_threads=False)
             if groups
@@ -58,7 +62,7 @@ class ParquetRows:
         """The next rows; None after the last."""
         try:
             batch = next(self._batches, None)
-        except (pa.ArrowException, OSError) as error:
+        except Exception as error:  # whatever its file system raises
             raise SourceError(self._path, f"it cannot be read on: {error}", _NEXT_STEP) from error
         return None if batch is None else _conform(self._path, batch, self._schema)
 
@@ -79,19 +83,16 @@ def settle_parquet_schema(
     """
     settled = given
     for one in listed:
-        parquet = _open(files, one.path, one.size_bytes)
+        parquet = _open(files, one)
         try:
-            found = parquet.schema_arrow.remove_metadata()
+            # Whether a column may hold nulls is not part of what must agree.
+            found = pa.schema(pa.field(each.name, each.type) for each in parquet.schema_arrow)
         finally:
             parquet.close(force=True)
         if settled is None:
             settled = found
         if given is None and found != settled:
-            raise SourceError(
-                one.path,
-                f"its schema is {_in_line(found)}, that of {listed[0].path} is {_in_line(settled)}",
-                "give the schema that all are to be read with (`schema=`)",
-            )
+            raise schemas_differ(one.path, f"that of {listed[0].path}", found, settled)
         _conform(one.path, _no_rows(found), settled)
     assert settled is not None, "a listing has at least one file"
     return settled
@@ -101,7 +102,7 @@ def parquet_row_groups(
     files: InputFiles, one: ListedFile, split_bytes: int
 ) -> Sequence[tuple[int, int]]:
     """Runs of row groups of about `split_bytes` each, as (first, last + 1); at least one."""
-    parquet = _open(files, one.path, one.size_bytes)
+    parquet = _open(files, one)
     try:
         metadata = parquet.metadata
         sizes = [_group_bytes(metadata, i) for i in range(metadata.num_row_groups)]
@@ -118,13 +119,16 @@ def parquet_row_groups(
     return runs
 
 
-def _open(files: InputFiles, path: str, size_bytes: int) -> pq.ParquetFile:
-    opened = files.open(path, size_bytes)
+def _open(files: InputFiles, seen: SeenFile) -> pq.ParquetFile:
+    path, opened = seen.path, files.open(seen, seeks=True)
     try:
         return pq.ParquetFile(opened, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+    except Exception as error:  # whatever its file system raises
         opened.close()
-        raise SourceError(path, f"it cannot be read as Parquet: {error}", _NEXT_STEP) from error
+        size = "" if seen.size_bytes < 0 else f" ({seen.size_bytes} bytes)"
+        raise SourceError(
+            path, f"it cannot be read as Parquet{size}: {error}", _NEXT_STEP
+        ) from error
 
 
 def _group_bytes(metadata: pq.FileMetaData, group: int) -> int:
@@ -156,7 +160,3 @@ def _conform(path: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBa
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
-
-
-def _in_line(schema: pa.Schema) -> str:
-    return ", ".join(f"{one.name}: {one.type}" for one in schema)

@@ -2,19 +2,24 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from coordlog.schemas.payload import Payload, payload
+from coordlog.schemas.payload import Payload, event, payload
 
 __all__ = [
+    "FileChanged",
     "FileReaderState",
     "FileSplit",
+    "FilesAsRead",
     "FilesPublished",
+    "FirstFileReaderState",
+    "FirstFileSplit",
+    "FirstSplitProgress",
     "PublishFiles",
     "SplitProgress",
     "StagedFile",
 ]
 
 
-@payload("coordlog.file_split", version=1)
+@payload("coordlog.file_split", version=2)
 class FileSplit(Payload):
     """A file, or a part of one, with the schema that was settled when it was listed."""
 
@@ -23,18 +28,26 @@ class FileSplit(Payload):
     """As the source's file system names it."""
     size_bytes: int
     """Of the file when it was listed; -1 where its file system does not say."""
+    mark: str
+    """What changes with the file's content, as of then; empty where nothing is known."""
+    real_path: str
+    """Local: where its links lead, relative to the source's folder; elsewhere empty."""
+    parts: int
+    """How many splits its file has."""
+    listed_by: str
+    """By which run of the job: each has a name of its own."""
     start: int
-    """CSV: the first byte. Parquet: the first row group."""
+    """Text: the first byte. Parquet: the first row group."""
     end: int
-    """CSV: the byte after the last; a line belongs to the split that holds its first byte.
+    """Text: the byte after the last; a line belongs to the split that holds its first byte.
 
-    Parquet: likewise, row groups.
+    Parquet: likewise, row groups. -1: to the end of the file, whatever that holds.
     """
     arrow_schema: bytes
     """Arrow's IPC encoding of the schema, deflated."""
 
 
-@payload("coordlog.split_progress", version=1)
+@payload("coordlog.split_progress", version=2)
 class SplitProgress(Payload):
     """How far a reader has come in one split."""
 
@@ -43,11 +56,56 @@ class SplitProgress(Payload):
     """Rows that it has given to the chain."""
 
 
-@payload("coordlog.file_reader_state", version=1)
+@payload("coordlog.file_reader_state", version=2)
 class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 
     splits: list[SplitProgress]
+
+
+@payload("coordlog.file_split", version=1)
+class FirstFileSplit(Payload):
+    """As histories of the first version have it."""
+
+    split_id: str
+    path: str
+    size_bytes: int
+    start: int
+    end: int
+    arrow_schema: bytes
+
+
+@payload("coordlog.split_progress", version=1)
+class FirstSplitProgress(Payload):
+    """As histories of the first version have it."""
+
+    split: FirstFileSplit
+    rows: int
+
+
+@payload("coordlog.file_reader_state", version=1)
+class FirstFileReaderState(Payload):
+    """As histories of the first version have it."""
+
+    splits: list[FirstSplitProgress]
+
+
+@event("coordlog.file_changed", version=1)
+class FileChanged(Payload):
+    """A reader to its coordinator: this file is read as it is now, and not as it was listed."""
+
+    path: str
+    size_bytes: int
+    mark: str
+    listed_size_bytes: int
+    listed_mark: str
+
+
+@payload("coordlog.files_as_read", version=1)
+class FilesAsRead(Payload):
+    """What the coordinator keeps of these, one for each file, by path."""
+
+    files: list[FileChanged]
 
 
 @payload("coordlog.staged_file", version=1)

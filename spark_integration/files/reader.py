@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
+import logging
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import RequestSplit
 from coordlog.subtask import (
     FinishedSplit,
@@ -22,23 +20,15 @@ from coordlog.subtask import (
     SourceReader,
 )
 
-from .csv_options import CsvOptions
-from .csv_rows import CsvRows
+from .faults import is_fault_of_file
+from .formats import FileFormat, SplitRows
 from .listing import InputFiles
-from .parquet_rows import ParquetRows
-from .payloads import FileReaderState, FileSplit, SplitProgress
+from .payloads import FileChanged, FileReaderState, FileSplit, SplitProgress
+from .split_bytes import decode_schema, decode_split, decode_state, encode_state
 
-__all__ = [
-    "FileReader",
-    "FileReaderOptions",
-    "decode_schema",
-    "encode_schema",
-    "is_fault_of_file",
-    "merge_reader_states",
-]
+__all__ = ["FileReader", "FileReaderOptions", "merge_reader_states"]
 
-_SPLIT = payload_type_of(FileSplit)
-_STATE = payload_type_of(FileReaderState)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +36,21 @@ class FileReaderOptions:
     """All that a reader needs beside its splits; pickles."""
 
     files: InputFiles
-    csv: CsvOptions | None
-    """None: the files are Parquet."""
+    format: FileFormat
     batch_rows: int
     asks_for_splits: bool
     """False: splits are assigned without being asked for."""
     skips_unreadable: bool = False
     """A split whose file is at fault is given up; else the attempt fails."""
-
-
-class _SplitRows(Protocol):
-    bytes_read: int
-    skip_rows: int
-
-    def next(self) -> pa.RecordBatch | None: ...
-
-    def close(self) -> None: ...
+    run_id: str | None
+    """Of this run of the job. A file that an earlier one has listed, and that has changed since, is
+    read as it is, if no row of it was; None: it is not."""
 
 
 def merge_reader_states(states: Sequence[bytes]) -> bytes:
     """The state of one reader that reads on where several readers were (clause E7)."""
-    restored = [cast("FileReaderState", _STATE.decode(one)) for one in states]
-    return _STATE.encode(FileReaderState(splits=[one for each in restored for one in each.splits]))
+    restored = [decode_state(one) for one in states]
+    return encode_state(FileReaderState(splits=[one for each in restored for one in each.splits]))
 
 
 class FileReader(SourceReader):
@@ -83,7 +66,7 @@ class FileReader(SourceReader):
         self._options = options
         self._splits: deque[SplitProgress] = deque()
         self._context: OperatorContext | None = None
-        self._rows: _SplitRows | None = None
+        self._rows: SplitRows | None = None
         self._parsed: pa.RecordBatch | None = None
         self._given = 0
         self._finished_split_id: str | None = None
@@ -95,7 +78,7 @@ class FileReader(SourceReader):
         """Take up the splits in `state`."""
         self._context = context
         if state is not None:
-            restored = cast("FileReaderState", _STATE.decode(state))
+            restored = decode_state(state)
             self._splits.extend(restored.splits)
             self._given = self._splits[0].rows if self._splits else 0
 
@@ -107,8 +90,7 @@ class FileReader(SourceReader):
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Queue `splits`, each an encoded FileSplit."""
         for one in splits:
-            split = cast("FileSplit", _SPLIT.decode(one))
-            self._splits.append(SplitProgress(split=split, rows=0))
+            self._splits.append(SplitProgress(split=decode_split(one), rows=0))
 
     def notify_no_more_splits(self) -> None:
         """End once what is queued has been read."""
@@ -139,7 +121,7 @@ class FileReader(SourceReader):
         if self._rows is None:
             self._rows = self._open(self._splits[0])
         if self._parsed is None:
-            self._parsed = self._rows.next()
+            self._parsed = self._next(self._rows)
             if self._parsed is None:
                 return self._finish()
             passed_over = min(self._rows.skip_rows, self._parsed.num_rows)
@@ -166,7 +148,7 @@ class FileReader(SourceReader):
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
         """Unfinished splits and the rows given of each."""
-        return _STATE.encode(
+        return encode_state(
             FileReaderState(
                 splits=[
                     SplitProgress(split=one.split, rows=self._given if i == 0 else one.rows)
@@ -190,24 +172,62 @@ class FileReader(SourceReader):
         self._given += given.num_rows
         return Poll(status=PollStatus.BATCH, batch=given)
 
-    def _open(self, progress: SplitProgress) -> _SplitRows:
-        split = progress.split
-        schema = decode_schema(split.arrow_schema)
+    def _open(self, progress: SplitProgress) -> SplitRows:
+        split, run_id = progress.split, self._options.run_id
+        is_of_earlier_run = run_id is not None and split.listed_by != run_id
+        if is_of_earlier_run and not progress.rows and split.parts == 1:
+            progress = self._splits[0] = replace(progress, split=self._as_it_is(split))
         self._given = progress.rows
-        csv = self._options.csv
-        if csv is None:
-            return ParquetRows(
-                self._options.files,
-                split,
-                schema,
-                skip_rows=progress.rows,
-                batch_rows=self._options.batch_rows,
+        return self._options.format.read(
+            self._options.files,
+            progress.split,
+            decode_schema(progress.split.arrow_schema),
+            skip_rows=progress.rows,
+            batch_rows=self._options.batch_rows,
+        )
+
+    def _as_it_is(self, split: FileSplit) -> FileSplit:
+        """The split of a whole file of which nothing was read, as the file is now.
+
+        No row of it can be in use: what an attempt gives after its last barrier, or in batch before
+        the end of its split, is not committed. So somebody may mend a file that could not be read,
+        and run the job again; within one run a change is no mending, but a file that is written.
+        """
+        now = self._options.files.look(split)
+        difference = self._options.files.difference(split, now)
+        if difference is None or now.real_path != split.real_path:
+            return split
+        _log.warning(
+            "%s has changed since the source was listed (%s); no row of it was read before: it is "
+            "read as it is now",
+            split.path,
+            difference,
+        )
+        assert self._context is not None, "`open` comes first"
+        self._context.send_event(
+            FileChanged(
+                path=split.path,
+                size_bytes=now.size_bytes,
+                mark=now.mark,
+                listed_size_bytes=split.size_bytes,
+                listed_mark=split.mark,
             )
-        return CsvRows(self._options.files, split, schema, options=csv, skip_rows=progress.rows)
+        )
+        end = now.size_bytes if self._options.format.unit == "bytes" else -1
+        return replace(split, size_bytes=now.size_bytes, mark=now.mark, end=end)
+
+    def _next(self, rows: SplitRows) -> pa.RecordBatch | None:
+        """The next rows. A file that is another by now is named as that, whatever was read in it."""
+        try:
+            return rows.next()
+        except SourceError:
+            self._options.files.check(self._splits[0].split)
+            raise
 
     def _finish(self) -> Poll:
         rows, split = self._rows, self._splits[0].split
         assert rows is not None, "only a split that was opened comes to its end"
+        self._options.files.check(split)
         if rows.skip_rows:
             raise SourceError(
                 split.path,
@@ -237,29 +257,3 @@ class FileReader(SourceReader):
         if self._options.asks_for_splits and not self._no_more_splits:
             assert self._context is not None, "`open` comes first"
             self._context.send_event(RequestSplit(finished_split_id=finished_split_id))
-
-
-def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
-    """Whether a file is to blame: what it holds, or that it is gone, or may not be read.
-
-    Else it is the file system, or the network before it: then all files would fail in turn, and a
-    new attempt is what may help.
-    """
-    cause = error.__cause__
-    if not isinstance(cause, OSError):
-        return True
-    if isinstance(cause, FileNotFoundError):
-        return files.is_there()
-    of_this_file = (PermissionError, IsADirectoryError, NotADirectoryError)
-    # Codecs and Arrow raise OSErrors without a number for content that they cannot read.
-    return isinstance(cause, of_this_file) or cause.errno is None
-
-
-def encode_schema(schema: pa.Schema) -> bytes:
-    """The schema as a split holds it: nothing of it is left to be guessed by a reader."""
-    return zlib.compress(schema.serialize().to_pybytes(), 9)
-
-
-def decode_schema(data: bytes) -> pa.Schema:
-    """The schema in `data`."""
-    return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(data)))

@@ -1,66 +1,78 @@
-"""A source of CSV or Parquet files."""
+"""A source of CSV, JSON lines, Parquet or text files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
+from uuid import uuid4
 
 import pyarrow as pa
 
 from coordlog.chain import SourceSpec
+from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.errors import OptionError, SourceError
-from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES
-from coordlog.schemas.payload import payload_type_of
+from coordlog.coordinators.watching import WatchingEnumerator
+from coordlog.errors import OptionError
+from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES, WATCH_INTERVAL_S
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
-from .csv_bytes import compression_of
+from .compression import Compression, check_compression
 from .csv_options import CsvOptions
-from .csv_schema import settle_csv_schema
-from .listing import InputFiles, ListedFile
-from .parquet_rows import parquet_row_groups, settle_parquet_schema
-from .payloads import FileSplit
-from .reader import (
-    FileReader,
-    FileReaderOptions,
-    decode_schema,
-    encode_schema,
-    is_fault_of_file,
-    merge_reader_states,
-)
+from .discovery import Discovery, FileWatch, KnownFiles, files_as_read, note_change
+from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
+from .listing import InputFiles
+from .payloads import FileChanged
+from .reader import FileReader, FileReaderOptions, merge_reader_states
+from .urls import refuse_credentials
 
-__all__ = ["FileSource"]
+__all__ = ["FileSource", "Format"]
 
-_SPLIT = payload_type_of(FileSplit)
+Format = Literal["csv", "jsonl", "parquet", "text"]
+_INTERVAL_S = (0.01, 86_400.0)
 
 
 class FileSource:
     """The rows of a file, of all files in a folder and its folders, of a glob, or of an fsspec URL.
 
-    The files are listed once, when the job first starts, in the order of their paths; names that
-    begin with `.` or `_` are left out. The schema is settled then too and stands in every split, so
-    that it is the same for every reader, file and block, and after every restart. Files must not
-    change while a job reads them: a changed length is found.
+    The files are listed once, when the job first starts, in the order of their paths, or with
+    `watch` again and again; names that begin with `.` or `_` are left out. The schema is settled
+    with the first listing and stands in every split, so that it is the same for every reader, file
+    and block, and after every restart. A file is read once and must not change meanwhile: size and
+    mark (its time, or an object store's etag) are in its splits, and are compared when it is opened
+    and when it has been read. But where the job is run again, without `watch`, a file that is one
+    split and of which no row was read is read as it is then: so one that could not be read may be
+    mended.
 
     Args:
-        path: A local path or an fsspec URL; may be a glob, unless something of just that name
-            exists.
-        format: `"csv"` or `"parquet"`.
+        path: A local path or an fsspec URL without credentials; may be a glob, unless something of
+            just that name exists.
+        format: `"csv"`, `"jsonl"` (JSON lines), `"parquet"` or `"text"` (lines, in one column
+            `value`).
+        compression: How files are packed; `"infer"`: as their names end. Not for Parquet, whose
+            columns are compressed in the file.
         schema: All columns, in order, with their types. Without it: CSV names from the header and
-            types from a sample of the files; Parquet as the first file has it, and the others must
-            be equal.
+            types from a sample of the files; JSON lines fields and types from a sample; Parquet as
+            the first file has it, and the others must be equal.
+        schemas: `"one"`: a file of another schema is an error. `"each"`: each file is read with its
+            own, and what takes the rows must cope.
         storage_options: For fsspec: what its file system needs, secrets included. Not in the log.
         batch_rows: The most rows of a batch.
         split_bytes: About how long a split is. Parquet is split between row groups. CSV is split
-            only with `no_newlines_in_fields`, uncompressed, and in an encoding in which every byte
-            10 is a line end.
+            only with `no_newlines_in_fields`; what is read by lines only if it is not packed, can
+            be read from anywhere, and is in an encoding in which every byte 10 is a line end.
         assignment: `"pull"`: a subtask gets a split when it has read the one before. `"static"`:
             dealt out beforehand.
+        watch: Go on looking for new files. The job does not end by itself, but by `idle_timeout_s`.
+        watch_interval_s: Seconds between two listings. A file is read when two in a row have found
+            it the same.
+        idle_timeout_s: With `watch`: end when for so many seconds no file was new.
+        changed_by: What tells that a file has changed: `"modified"`: size, and time or etag.
+            `"size"`: the size alone.
         null_values: CSV: words that stand for null, in columns of all types, strings included. Only
             these do.
-        encoding: CSV: any that Python knows.
+        encoding: Not Parquet: any that Python knows.
         delimiter: CSV: one character.
         quote: CSV: one character, or None where quotes mean nothing.
         escape: CSV: one character, or None.
@@ -68,7 +80,7 @@ class FileSource:
             is not empty is one.
         no_newlines_in_fields: CSV: the caller's word that no field holds a line feed or a carriage
             return.
-        block_bytes: CSV: what is parsed at once; a longer line is an error.
+        block_bytes: Not Parquet: what is parsed at once; a longer line is an error.
         on_error: What becomes of a split whose file is at fault: a bad row, a cut file, one that is
             gone. `"fail"`: the attempt fails, and the job with it where that happens again and
             again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
@@ -76,19 +88,25 @@ class FileSource:
             before the first that cannot be read, and the history has their number.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or the URL holds credentials.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, the options of a source
         self,
         path: str | os.PathLike[str],
         *,
-        format: Literal["csv", "parquet"] = "csv",  # noqa: A002, what everybody calls it
+        format: Format = "csv",  # noqa: A002, what everybody calls it
+        compression: Compression = "infer",
         schema: pa.Schema | None = None,
+        schemas: Literal["one", "each"] = "one",
         storage_options: Mapping[str, str] | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
         split_bytes: int = FILE_SPLIT_BYTES,
         assignment: Literal["pull", "static"] = "pull",
+        watch: bool = False,
+        watch_interval_s: float = WATCH_INTERVAL_S,
+        idle_timeout_s: float | None = None,
+        changed_by: Literal["modified", "size"] = "modified",
         null_values: Sequence[str] = ("",),
         encoding: str = "utf-8",
         delimiter: str = ",",
@@ -102,18 +120,18 @@ class FileSource:
         url = os.fspath(path)
         if not url:
             raise OptionError("path", url, "a path, a glob or an fsspec URL")
-        if format not in ("csv", "parquet"):
-            raise OptionError("format", format, "'csv' or 'parquet'")
-        if assignment not in ("pull", "static"):
-            raise OptionError("assignment", assignment, "'pull' or 'static'")
-        if on_error not in ("fail", "skip"):
-            raise OptionError("on_error", on_error, "'fail' or 'skip'")
-        for name, value in (("batch_rows", batch_rows), ("split_bytes", split_bytes)):
-            if value < 1:
-                raise OptionError(name, value, "at least 1")
+        refuse_credentials("path", url)
+        _check_one_of("format", format, ("csv", "jsonl", "parquet", "text"))
+        _check_one_of("assignment", assignment, ("pull", "static"))
+        _check_one_of("on_error", on_error, ("fail", "skip"))
+        _check_one_of("schemas", schemas, ("one", "each"))
+        _check_one_of("changed_by", changed_by, ("modified", "size"))
+        check_compression(compression)
+        _check_positive(batch_rows=batch_rows, split_bytes=split_bytes)
         if schema is not None and column_names is not None and schema.names != list(column_names):
             raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
-        self._csv = CsvOptions(
+        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment)
+        csv = CsvOptions(
             null_values=tuple(null_values) if not isinstance(null_values, str) else null_values,
             encoding=encoding,
             delimiter=delimiter,
@@ -123,38 +141,59 @@ class FileSource:
             no_newlines_in_fields=no_newlines_in_fields,
             block_bytes=block_bytes,
         )
-        self._is_csv = format == "csv"
+        self._batch_rows = batch_rows
         self._skips_unreadable = on_error == "skip"
-        self._schema = schema
-        self._batch_rows, self._split_bytes = batch_rows, split_bytes
         self._assignment: Literal["pull", "static"] = assignment
-        self._files = InputFiles(
-            url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
-            storage_options=dict(storage_options or {}),
+        self._is_watching = watch
+        self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
+        self._discovery = Discovery(
+            files=InputFiles(
+                url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+                storage_options=dict(storage_options or {}),
+                compares_marks=changed_by == "modified",
+            ),
+            format=_format_of(
+                format, compression, csv, schema, is_lenient=watch or on_error == "skip"
+            ),
+            schema=schema,
+            schemas=schemas,
+            split_bytes=split_bytes,
+            run_id=uuid4().hex,
+            skips_unreadable=self._skips_unreadable,
         )
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
         """The source as the first link of a chain.
 
-        Reads nothing yet: its coordinator calls `discover`.
+        Reads nothing yet: its coordinator does.
         """
         options = FileReaderOptions(
-            files=self._files,
-            csv=self._csv if self._is_csv else None,
+            files=self._discovery.files,
+            format=self._discovery.format,
             batch_rows=self._batch_rows,
             asks_for_splits=self._assignment == "pull",
             skips_unreadable=self._skips_unreadable,
+            # A watch compares what it finds with what was listed.
+            run_id=None if self._is_watching else self._discovery.run_id,
         )
+        if self._is_watching:
+            provider = SplitCoordinatorProvider(
+                operator_id, enumerator=self._watch, payload_types=(FileChanged,)
+            )
+        else:
+            provider = SplitCoordinatorProvider(
+                operator_id,
+                discover=self.discover,
+                discover_again=self.discover_again,
+                note_event=note_change,
+                assignment=self._assignment,
+                payload_types=(FileChanged,),
+            )
         return SourceSpec(
             operator_id=operator_id,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
-            coordinator=SplitCoordinatorProvider(
-                operator_id,
-                discover=self.discover,
-                discover_again=self.discover_again,
-                assignment=self._assignment,
-            ),
+            coordinator=provider,
         )
 
     def settle_schema(self) -> pa.Schema:
@@ -163,7 +202,22 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files do not fit together.
         """
-        return self._settle(self._files.list())[0]
+        return self._discovery.settle(self._discovery.files.list())
+
+    def check(self) -> None:
+        """See, before anything is started, that there is something that can be read.
+
+        With `watch` there may be nothing yet, and what there is may not be whole.
+
+        Raises:
+            SourceError: As `discover`.
+        """
+        if self._is_watching:
+            self._discovery.files.list(allow_none=True)
+        elif self._discovery.schemas == "each":
+            self.discover()
+        else:
+            self.settle_schema()
 
     def discover(self) -> SplitsDiscovered:
         """List the files, settle their schema, and cut them into splits. Blocks; runs on a worker.
@@ -171,103 +225,92 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files do not fit together.
         """
-        listed = self._files.list()
-        return self._splits_of(listed, *self._settle(listed))
+        return self._discovered((), None)
 
-    def discover_again(self, known: Sequence[Split]) -> SplitsDiscovered:
-        """List the files that are not of `known`, the splits of an opening of the job that has ended.
+    def discover_again(self, known: Sequence[Split], kept: bytes | None = None) -> SplitsDiscovered:
+        """List the files that are not of `known`, the splits of a listing before.
 
-        Their schema is the one that was settled then. Files that have gone since are not missed:
-        their rows are committed. Blocks; runs on a worker.
+        Their schema is the one that was settled then. Files that have gone since are not missed.
+        Blocks; runs on a worker.
+
+        Args:
+            known: What was listed before.
+            kept: What the coordinator keeps of files that were read otherwise than listed.
 
         Raises:
-            SourceError: A file of `known` has another length now, or a new one does not fit.
+            SourceError: A file of `known` has changed since, or a new one does not fit.
         """
-        before = [cast("FileSplit", _SPLIT.decode(one.content)) for one in known]
-        sizes = {one.path: one.size_bytes for one in before}
-        listed = self._files.list(allow_none=True)
-        for one in listed:
-            size_bytes = sizes.get(one.path, -1)
-            if min(size_bytes, one.size_bytes) >= 0 and size_bytes != one.size_bytes:
-                raise SourceError(
-                    one.path,
-                    f"it has {one.size_bytes} bytes; it had {size_bytes} when the job read it, and "
-                    "its rows are committed",
-                    "put what is new into a file of its own, and this one back as it was",
-                )
-        new = [one for one in listed if one.path not in sizes and one.size_bytes != 0]
-        if not new:
-            return SplitsDiscovered(splits=[], is_complete=True)
-        schema = self._schema or decode_schema(before[0].arrow_schema)
-        return self._splits_of(new, *self._settle(new, schema))
+        return self._discovered(known, kept)
 
-    def _splits_of(
-        self, listed: Sequence[ListedFile], schema: pa.Schema, unreadable: frozenset[str]
-    ) -> SplitsDiscovered:
-        arrow_schema = encode_schema(schema)
-        splits = [
-            Split(
-                split_id=split_id,
-                content=_SPLIT.encode(
-                    FileSplit(
-                        split_id=split_id,
-                        path=one.path,
-                        size_bytes=one.size_bytes,
-                        start=start,
-                        end=end,
-                        arrow_schema=arrow_schema,
-                    )
-                ),
-            )
-            for one in listed
-            for split_id, start, end in self._cut(one, is_readable=one.path not in unreadable)
-        ]
+    def _discovered(self, known: Sequence[Split], kept: bytes | None) -> SplitsDiscovered:
+        listed = self._discovery.files.list(allow_none=bool(known))
+        files = KnownFiles().by_path(known)
+        fresh = self._discovery.fresh(listed, files, files_as_read(kept))
+        splits = self._discovery.splits_of(fresh, files, is_checked=True)
         return SplitsDiscovered(splits=splits, is_complete=True)
 
-    def _settle(
-        self, listed: Sequence[ListedFile], given: pa.Schema | None = None
-    ) -> tuple[pa.Schema, frozenset[str]]:
-        """The schema, and the paths that were left out of it: unreadable, and to be skipped."""
-        unreadable: set[str] = set()
-        while True:
-            left = [one for one in listed if one.path not in unreadable]
-            try:
-                return self._settled(left, given), frozenset(unreadable)
-            except SourceError as error:
-                # Files that do not fit together are no fault of one: those have no cause.
-                is_skipped = self._skips_unreadable and error.__cause__ is not None
-                if (
-                    not is_skipped
-                    or not is_fault_of_file(error, self._files)
-                    or error.where not in {one.path for one in left}
-                    or len(left) == 1
-                ):
-                    raise
-                unreadable.add(error.where)
+    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
+        watch = FileWatch(
+            self._discovery, interval_s=self._interval_s, idle_timeout_s=self._idle_timeout_s
+        )
+        return WatchingEnumerator(context, watch)
 
-    def _settled(self, listed: Sequence[ListedFile], given: pa.Schema | None) -> pa.Schema:
-        schema = self._schema if given is None else given
-        if self._is_csv:
-            return settle_csv_schema(self._files, listed, self._csv, schema)
-        return settle_parquet_schema(self._files, listed, schema)
 
-    def _cut(self, one: ListedFile, *, is_readable: bool) -> Iterator[tuple[str, int, int]]:
-        if self._is_csv:
-            if one.size_bytes == 0:
-                return  # some writers leave such files where they had nothing to write
-            step = self._split_bytes
-            if not self._csv.may_split or compression_of(one.path) or one.size_bytes <= step:
-                yield one.path, 0, one.size_bytes
-                return
-            for start in range(0, one.size_bytes, step):
-                end = min(start + step, one.size_bytes)
-                yield f"{one.path}#bytes={start}-{end}", start, end
-            return
-        if not is_readable:
-            # A split all the same: its reader finds what is wrong, and skips it with the reason.
-            yield one.path, 0, 0
-            return
-        runs = parquet_row_groups(self._files, one, self._split_bytes)
-        for start, end in runs:
-            of = "" if len(runs) == 1 else f"#row-groups={start}-{end}"
-            yield f"{one.path}{of}", start, end
+def _format_of(
+    name: Format,
+    compression: Compression,
+    csv: CsvOptions,
+    schema: pa.Schema | None,
+    *,
+    is_lenient: bool,
+) -> FileFormat:
+    match name:
+        case "csv":
+            return CsvFormat(options=csv, compression=compression)
+        case "jsonl":
+            return JsonLinesFormat(
+                encoding=csv.encoding,
+                block_bytes=csv.block_bytes,
+                compression=compression,
+                ignores_new_fields=schema is not None,
+            )
+        case "text":
+            return TextFormat(
+                encoding=csv.encoding, block_bytes=csv.block_bytes, compression=compression
+            )
+        case "parquet":
+            if compression not in ("infer", "none"):
+                raise OptionError(
+                    "compression", compression, "for other formats: Parquet packs its columns"
+                )
+            return ParquetFormat(is_lenient=is_lenient)
+
+
+def _check_one_of(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise OptionError(option, value, f"one of {', '.join(map(repr, known))}")
+
+
+def _check_positive(**options: int) -> None:
+    for name, value in options.items():
+        if value < 1:
+            raise OptionError(name, value, "at least 1")
+
+
+def _check_watch(
+    watch: bool,  # noqa: FBT001, as it was given
+    interval_s: float,
+    idle_timeout_s: float | None,
+    assignment: str,
+) -> None:
+    lowest, highest = _INTERVAL_S
+    if not lowest <= interval_s <= highest:
+        raise OptionError("watch_interval_s", interval_s, f"between {lowest:g} and {highest:g}")
+    if idle_timeout_s is None:
+        pass
+    elif not watch:
+        raise OptionError("idle_timeout_s", idle_timeout_s, "given with `watch` only")
+    elif idle_timeout_s < interval_s:
+        raise OptionError("idle_timeout_s", idle_timeout_s, f"at least {interval_s:g}, an interval")
+    if watch and assignment != "pull":
+        raise OptionError("assignment", assignment, "'pull' with `watch`")

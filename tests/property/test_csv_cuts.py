@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain_fakes import contents, read_all
-from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.files import csv_bytes
+from coordlog.spark_integration.files import text_bytes
 from coordlog.spark_integration.files.payloads import FileSplit
-from coordlog.spark_integration.files.reader import encode_schema
 from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
 
 BOM = b"\xef\xbb\xbf"
 FILES = {
@@ -56,11 +55,15 @@ def twin_rows(data: bytes, *, encoding: str = "utf-8-sig") -> list[tuple[str, ..
 
 
 def part(path: Path, start: int, end: int, names: list[str]) -> bytes:
-    return payload_type_of(FileSplit).encode(
+    return encode_split(
         FileSplit(
             split_id=f"{start}-{end}",
             path=str(path),
             size_bytes=path.stat().st_size,
+            mark="",
+            real_path="",
+            parts=2,
+            listed_by="",
             start=start,
             end=end,
             arrow_schema=encode_schema(strings(names)),
@@ -99,10 +102,10 @@ def twin_line_start(data: bytes, cut: int) -> int:
 def test_a_line_belongs_to_the_part_that_holds_its_first_byte(
     scan_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_bytes, "_SCAN_BYTES", scan_bytes)
+    monkeypatch.setattr(text_bytes, "_SCAN_BYTES", scan_bytes)
     for data in (*FILES.values(), *NAMELESS.values(), b"\r\r\n\n\r"):
         for cut in range(len(data) + 1):
-            found = csv_bytes.line_start(io.BytesIO(data), cut, len(data))
+            found = text_bytes.line_start(io.BytesIO(data), cut, len(data))
             assert found == twin_line_start(data, cut), (data, cut)
 
 

@@ -82,7 +82,7 @@ class IngestCase:
             rows = (f"{i},name {i % 7},{i * 3}" for i in range(number * ROWS, (number + 1) * ROWS))
             text = "\n".join(["id,name,amount", *rows]) + "\n"
             (self.source / f"part-{number:02}.csv").write_text(text, encoding="utf-8")
-        self.expected = self._rows_in()
+        self.expected = self.rows_in()
         self.write_transform()
 
     def write_transform(self) -> None:
@@ -171,7 +171,7 @@ class IngestCase:
         staged = self.output / ".coordlog" / "staging"
         return [str(path) for path in staged.rglob("*") if path.is_file()]
 
-    def _rows_in(self) -> Counter[tuple[int, str, int]]:
+    def rows_in(self) -> Counter[tuple[int, str, int]]:
         """What the source holds, counted with the module `csv` alone."""
         counted: Counter[tuple[int, str, int]] = Counter()
         for path in self.source.glob("*.csv"):

@@ -300,7 +300,7 @@ def refused(text: str, *line: str, **variables: str) -> list[str]:
         ('batch = "yes"', "batch is 'yes'; it must be true or false"),
         ("batch = 1", "batch is 1; it must be true or false"),
         ("job-id = 7", "job-id is 7; it must be a string"),
-        ('format = "xml"', "format is 'xml'; it must be one of csv, parquet"),
+        ('format = "xml"', "format is 'xml'; it must be one of csv, jsonl, parquet, text"),
         ('null-value = "NA"', "null-value is 'NA'; it must be a list, each of it a string"),
         ("null-value = [1]", "null-value is [1]; it must be a list, each of it a string"),
         ("[ingest]\nbatch-rows = []", "[ingest] batch-rows is []; it must be a whole number"),

@@ -203,3 +203,62 @@ def test_a_transform_whose_file_raises_says_what(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match="importing it raised ZeroDivisionError: division by"):
         load_transform(f"{path}:clean")
+
+
+@pytest.mark.parametrize(
+    "source", ["s3://AKIAX:hunter2@bucket/in", "https://host/a.csv?X-Amz-Signature=hunter2"]
+)
+def test_a_source_with_credentials_is_refused_and_nowhere_shown(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+
+    done = CliRunner().invoke(main, ["ingest", source, str(tmp_path / "out")])
+
+    assert done.exit_code == 2
+    assert "without credentials" in done.stderr
+    assert "AWS_ACCESS_KEY_ID" in done.stderr
+    assert "hunter2" not in done.output
+    assert all(b"hunter2" not in p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+
+
+def test_options_of_a_format_or_a_watch_are_refused_where_they_do_not_fit() -> None:
+    options = IngestOptions(
+        source="in",
+        destination="out",
+        file_format="text",
+        delimiter=";",
+        encoding="latin-1",
+        is_watching=True,
+        is_batch=True,
+        watch_interval_s=10.0,
+        idle_timeout_s=1.0,
+    )
+
+    with pytest.raises(OptionsError) as caught:
+        parts_of(options)
+
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "--watch is given with --batch, which makes rows visible at its end only",
+        "--delimiter is given; it is for --format csv",
+        "idle_timeout_s is 1.0; it must be at least 10, an interval",
+    ]
+
+
+def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\ntwo\n", encoding="utf-8")
+    parts = parts_of(
+        IngestOptions(
+            source=str(tmp_path / "lines"),
+            destination=str(tmp_path / "out"),
+            file_format="text",
+            compression="none",
+            changed_by="size",
+            is_watching=True,
+            idle_timeout_s=60.0,
+        )
+    )
+
+    assert parts.source.settle_schema() == pa.schema({"value": pa.string()})
+    parts.source.check()
+    assert parts.source._is_watching

@@ -1,4 +1,4 @@
-"""The bytes of a CSV file, or of a part of one, as Arrow is to see them: UTF-8, whole lines.
+"""The bytes of a text file, or of a part of one, as Arrow is to see them: UTF-8, whole lines.
 
 Where a part begins and ends is decided by one rule, `line_start`, asked by both of the parts that
 meet at a cut, so that each line belongs to exactly one of them wherever the cut is.
@@ -8,49 +8,25 @@ from __future__ import annotations
 
 import codecs
 import io
+import threading
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
-import pyarrow as pa
-
 from coordlog.errors import SourceError
 
-__all__ = ["CsvBytes", "compression_of", "header_end", "line_start", "refuse_archive"]
+from .compression import unpacked
+
+__all__ = ["TextBytes", "header_end", "line_start"]
 
 _SCAN_BYTES: Final = 64 * 1024
 _BOM: Final = codecs.BOM_UTF8
-_CODECS: Final = {
-    ".gz": "gzip",
-    ".gzip": "gzip",
-    ".bz2": "bz2",
-    ".zst": "zstd",
-    ".zstd": "zstd",
-    ".lz4": "lz4",
-}
-_REFUSED: Final = (".zip", ".xz", ".7z", ".tar", ".tgz", ".rar", ".br", ".snappy", ".sz", ".Z")
 
 
-def compression_of(path: str) -> str | None:
-    """Arrow's name of the codec that the file's name tells, or None."""
-    return next((codec for end, codec in _CODECS.items() if path.endswith(end)), None)
-
-
-def refuse_archive(path: str) -> None:
-    """Raise SourceError where the file's name tells of a form that cannot be read."""
-    for end in _REFUSED:
-        if path.endswith(end):
-            raise SourceError(
-                path,
-                f"{end} files are not read",
-                f"unpack it, or pack it in one of {', '.join(sorted(_CODECS))}",
-            )
-
-
-def line_start(file: BinaryIO, cut: int, size_bytes: int) -> int:
+def line_start(file: BinaryIO, cut: int, size_bytes: int, *, by_cr: bool = True) -> int:
     """The first place, not before `cut`, where a line begins; `size_bytes` where none does.
 
-    A line ends with LF, CR LF or CR. `cut` may be anywhere, inside a character or between CR and
-    LF.
+    A line ends with LF or CR LF, and where `by_cr` says so with CR too. `cut` may be anywhere,
+    inside a character or between CR and LF.
     """
     if cut <= 0:
         return 0
@@ -63,7 +39,8 @@ def line_start(file: BinaryIO, cut: int, size_bytes: int) -> int:
             break
         if ended_by_cr:
             return at + 1 if chunk.startswith(b"\n") else at
-        ends = [place for place in (chunk.find(b"\n"), chunk.find(b"\r")) if place >= 0]
+        marks = (b"\n", b"\r") if by_cr else (b"\n",)
+        ends = [place for place in map(chunk.find, marks) if place >= 0]
         if ends:
             end = min(ends)
             if chunk[end : end + 1] == b"\n":
@@ -90,36 +67,41 @@ def header_end(file: BinaryIO, size_bytes: int) -> int:
     return size_bytes
 
 
-class CsvBytes(io.RawIOBase):
+class TextBytes(io.RawIOBase):
     """Reads the given ranges of a file one after the other, and hands them on in UTF-8.
 
-    Where nothing in them ends a line, one line end is added: Arrow does not see a header that
-    nothing follows. Arrow calls `read` from a thread of its own; nothing else may be called until
+    Where `ends_line` says so and nothing in them ends a line, one line end is added: Arrow does not
+    see a header that nothing follows. Arrow calls `read` from a thread of its own; nothing else may be called until
     its reader is closed.
     """
 
     def __init__(
-        self, path: str, file: BinaryIO, ranges: list[tuple[int, int]] | None, encoding: str | None
+        self,
+        path: str,
+        file: BinaryIO,
+        ranges: list[tuple[int, int]] | None,
+        encoding: str | None,
+        *,
+        codec: str | None = None,
+        ends_line: bool = True,
     ) -> None:
-        """`ranges` of None is all of the file, decompressed by its name.
+        """`ranges` of None is all of the file, unpacked by `codec` where there is one.
 
         `encoding` of None hands bytes on as they are.
         """
         self.bytes_read = 0
+        """Unpacked."""
         self._path = path
-        self._encoding = encoding
+        self._encoding, self._codec = encoding, codec
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._ranges = list(ranges or [])
-        self._has_line_end = False
+        self._has_line_end = not ends_line
         self._is_at_end = False
         self._ready = b""
-        codec = compression_of(path) if ranges is None else None
+        self._reading = threading.RLock()
+        assert ranges is None or codec is None, "a packed file is read whole"
         self._file = file
-        self._inner = (
-            file
-            if codec is None
-            else pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
-        )
+        self._inner = file if codec is None else unpacked(file, codec)
         self._next: Callable[[int], bytes] = self._read_all if ranges is None else self._read_ranges
 
     def readable(self) -> bool:
@@ -132,19 +114,21 @@ class CsvBytes(io.RawIOBase):
         After a short first block, a header alone, Arrow would have nothing to begin with.
         """
         wanted = size if size >= 0 else _SCAN_BYTES
-        while len(self._ready) < wanted and not self._is_at_end:
-            self._ready += self._read_on(wanted - len(self._ready))
-        given, self._ready = self._ready[:wanted], self._ready[wanted:]
+        with self._reading:
+            while len(self._ready) < wanted and not self._is_at_end and not self.closed:
+                self._ready += self._read_on(wanted - len(self._ready))
+            given, self._ready = self._ready[:wanted], self._ready[wanted:]
         return given
 
     def _read_on(self, size: int) -> bytes:
         try:
             chunk = self._next(size)
-        except OSError as error:
+        except Exception as error:  # whatever its file system or its codec raises
+            of_what = "bytes" if self._codec is None else f"unpacked bytes ({self._codec})"
             raise SourceError(
                 self._path,
-                f"it cannot be read on after {self.bytes_read} bytes: {error}",
-                "see that the file is whole, and of the form that its name tells",
+                f"it cannot be read on after {self.bytes_read} {of_what}: {error}",
+                "see that the file is whole, and of the form that its name or `compression=` tells",
             ) from error
         self.bytes_read += len(chunk)
         self._is_at_end = not chunk
@@ -153,11 +137,16 @@ class CsvBytes(io.RawIOBase):
         return text + b"\n" if self._is_at_end and not self._has_line_end else text
 
     def close(self) -> None:
-        """Close the file too."""
-        if not self.closed:
-            self._inner.close()
-            self._file.close()
-        super().close()
+        """Close the file too; a read that Arrow still has under way ends first.
+
+        1. Arrow's thread reads ahead, from descriptor 9.  2. Without the lock 9 is closed here.
+        3. The next file is opened as 9.  4. The read takes bytes of that one, which it then lacks.
+        """
+        with self._reading:
+            if not self.closed:
+                self._inner.close()
+                self._file.close()
+            super().close()
 
     def _read_all(self, size: int) -> bytes:
         return bytes(self._inner.read(size))

@@ -1,0 +1,64 @@
+"""How a file is packed: by its name, or as the source is told."""
+
+from __future__ import annotations
+
+import lzma
+from typing import BinaryIO, Final, Literal, cast, get_args
+
+import pyarrow as pa
+
+from coordlog.errors import OptionError, SourceError
+
+__all__ = ["Compression", "check_compression", "codec_of", "refuse_archive", "unpacked"]
+
+Compression = Literal["infer", "none", "gzip", "bz2", "zstd", "xz", "lz4"]
+
+_ENDS: Final = {
+    ".gz": "gzip",
+    ".gzip": "gzip",
+    ".bz2": "bz2",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".xz": "xz",
+    ".lz4": "lz4",
+}
+_REFUSED: Final = (".zip", ".7z", ".tar", ".tgz", ".rar", ".br", ".snappy", ".sz", ".Z")
+
+
+def check_compression(value: str) -> None:
+    """Raise OptionError where this is no compression."""
+    known = get_args(Compression)
+    if value not in known:
+        raise OptionError("compression", value, f"one of {', '.join(known)}")
+
+
+def codec_of(path: str, compression: Compression) -> str | None:
+    """The codec of a file, None where it is not packed."""
+    if compression == "infer":
+        return next((codec for end, codec in _ENDS.items() if path.endswith(end)), None)
+    return None if compression == "none" else compression
+
+
+def refuse_archive(path: str, compression: Compression) -> None:
+    """Raise SourceError where the file's name tells of a form that cannot be read."""
+    if compression != "infer":
+        return
+    for end in _REFUSED:
+        if path.endswith(end):
+            raise SourceError(
+                path,
+                f"{end} files are not read",
+                f"unpack it, or pack it in one of {', '.join(sorted(_ENDS))}; `compression=` says "
+                "which it is where the name does not",
+            )
+
+
+def unpacked(file: BinaryIO, codec: str) -> BinaryIO:
+    """The content of a packed file, to be read from its start. Closing it leaves `file` open.
+
+    A file that ends before its packed content does raises OSError or EOFError when it is read.
+    """
+    if codec == "xz":  # which Arrow does not have
+        return cast("BinaryIO", lzma.open(file, "rb"))
+    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+    return cast("BinaryIO", stream)

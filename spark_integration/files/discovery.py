@@ -1,0 +1,291 @@
+"""From listed files to splits: what is new, what has changed, and in which schema it is read."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+from coordlog.limits import WATCH_REPORT_S
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+
+from .faults import is_fault_of_file
+from .formats import FileFormat
+from .listing import InputFiles, ListedFile, SeenFile
+from .payloads import FileChanged, FilesAsRead, FileSplit
+from .schema_difference import schema_difference, schemas_differ
+from .split_bytes import decode_schema, decode_split, encode_schema, encode_split
+
+__all__ = ["Discovery", "FileWatch", "KnownFiles", "files_as_read", "note_change"]
+
+_AS_READ: Final = payload_type_of(FilesAsRead)
+
+
+def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
+    """By path, from what a coordinator keeps."""
+    if kept is None:
+        return {}
+    return {one.path: one for one in cast("FilesAsRead", _AS_READ.decode(kept)).files}
+
+
+def note_change(kept: bytes | None, event: Payload) -> bytes | None:
+    """What a coordinator keeps after an event of a reader."""
+    if not isinstance(event, FileChanged):
+        return kept
+    files = {**files_as_read(kept), event.path: event}
+    return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
+
+
+class KnownFiles:
+    """What the log has of a source's files. Remembers what it has decoded; one thread."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[str, FileSplit] = {}
+        self._schemas: dict[bytes, bytes] = {}
+
+    def by_path(self, known: Iterable[Split]) -> dict[str, list[FileSplit]]:
+        """The splits of each file."""
+        files: dict[str, list[FileSplit]] = {}
+        for one in known:
+            split = self._decoded.get(one.split_id)
+            if split is None:
+                split = decode_split(one.content)
+                shared = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
+                split = self._decoded[one.split_id] = replace(split, arrow_schema=shared)
+            files.setdefault(split.path, []).append(split)
+        return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """How splits are made of files. Any thread."""
+
+    files: InputFiles
+    format: FileFormat
+    schema: pa.Schema | None
+    """As the user gave it."""
+    schemas: Literal["one", "each"]
+    split_bytes: int
+    run_id: str
+    """Of this run of the job: its splits are told from those that an earlier one has listed."""
+    skips_unreadable: bool = False
+    """True: a file that cannot be read says nothing of the schema; its reader will find out."""
+
+    def settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
+        """The one schema of these files, or `given`, checked against them.
+
+        Raises:
+            SourceError: One cannot be read, or they do not fit together.
+        """
+        schema = self.schema if given is None else given
+        left = list(listed)
+        while True:
+            try:
+                return self.format.settle(self.files, left, schema)
+            except SourceError as error:
+                # Files that do not fit together are no fault of one: those have no cause.
+                is_skipped = self.skips_unreadable and error.__cause__ is not None
+                readable = [one for one in left if one.path != error.where]
+                if not is_skipped or not readable or len(readable) == len(left):
+                    raise
+                if not is_fault_of_file(error, self.files):
+                    raise
+                left = readable
+
+    def fresh(
+        self,
+        listed: Sequence[ListedFile],
+        known: Mapping[str, Sequence[FileSplit]],
+        as_read: Mapping[str, FileChanged] | None = None,
+    ) -> list[ListedFile]:
+        """The listed files of which the log does not have every split.
+
+        Args:
+            listed: As they are now.
+            known: By path.
+            as_read: Those that were read otherwise than they were listed, by path.
+
+        Raises:
+            SourceError: A file that the log has has changed since.
+        """
+        changed: list[tuple[ListedFile, str]] = []
+        fresh = []
+        for one in listed:
+            splits = known.get(one.path)
+            if splits is None:
+                fresh.append(one)
+                continue
+            seen: SeenFile = splits[0]
+            if as_read and (read := as_read.get(one.path)) is not None:
+                seen = ListedFile(
+                    path=one.path,
+                    size_bytes=read.size_bytes,
+                    mark=read.mark,
+                    real_path=seen.real_path,
+                )
+            difference = self.files.difference(seen, one)
+            if difference is not None:
+                changed.append((one, difference))
+            elif len(splits) < splits[0].parts:
+                fresh.append(one)  # a driver ended between two pages of its splits
+        if changed:
+            first, difference = changed[0]
+            more = "" if len(changed) == 1 else f" ({len(changed) - 1} more files have changed too)"
+            raise SourceError(
+                first.path,
+                f"it has changed since it was listed: {difference}{more}",
+                "put it back as it was, or move it away, and give what is new in a new file: a "
+                "file is read once",
+            )
+        return fresh
+
+    def splits_of(
+        self,
+        fresh: Sequence[ListedFile],
+        known: Mapping[str, Sequence[FileSplit]],
+        *,
+        is_checked: bool = False,
+    ) -> list[Split]:
+        """The splits of files of which the log does not have every split yet.
+
+        Args:
+            fresh: See `fresh`.
+            known: By path.
+            is_checked: Files that do not fit the schema of those before are an error here, and not
+                when they are read.
+
+        Raises:
+            SourceError: A file cannot be cut, or the schema is not that of the files before.
+        """
+        one_schema = None if self.schemas == "each" else self._schema_for(fresh, known)
+        if is_checked and one_schema and known and fresh:
+            self.settle(fresh, decode_schema(one_schema))
+        found: list[Split] = []
+        for one in fresh:
+            splits = self._splits_of_file(one, one_schema)
+            before = {split.split_id for split in known.get(one.path, ())}
+            if not before <= {split.split_id for split in splits}:
+                raise SourceError(
+                    one.path,
+                    f"{len(before)} splits of it are known, which are cut otherwise than now",
+                    "give `split_bytes=` and the other options as they were when it was listed",
+                )
+            found += [Split(split_id=each.split_id, content=encode_split(each)) for each in splits]
+        return found
+
+    def _schema_for(
+        self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
+    ) -> bytes:
+        if not known:
+            return encode_schema(self.settle(fresh)) if fresh else b""
+        first = known[min(known)][0]
+        settled = decode_schema(first.arrow_schema)
+        if self.schema is not None and schema_difference(self.schema, settled):
+            raise schemas_differ("`schema=`", f"that of {first.path}", self.schema, settled)
+        return first.arrow_schema
+
+    def _splits_of_file(self, one: ListedFile, schema: bytes | None) -> list[FileSplit]:
+        cuts = self.format.cut(self.files, one, self.split_bytes)
+        if cuts and schema is None:
+            schema = encode_schema(self.settle([one]))
+        return [
+            FileSplit(
+                # The bare path, where it says all.
+                split_id=one.path
+                if len(cuts) == 1
+                else f"{one.path}#{self.format.unit}={start}-{end}",
+                path=one.path,
+                size_bytes=one.size_bytes,
+                mark=one.mark,
+                real_path=one.real_path,
+                parts=len(cuts),
+                listed_by=self.run_id,
+                start=start,
+                end=end,
+                arrow_schema=schema or b"",
+            )
+            for start, end in cuts
+        ]
+
+
+class FileWatch:
+    """Lists again and again: the watch of one enumerator (`SplitWatch`).
+
+    A file is taken when two listings, an interval apart, have found it the same: one that is still
+    being written is left alone.
+
+    Args:
+        discovery: Makes the splits.
+        interval_s: Between two listings.
+        idle_timeout_s: The watch ends when for so long no file was new, and none unsettled; None:
+            it does not.
+        clock: Seconds, monotonic.
+        wait: Waits for so many seconds, or until `close`; True at once after that.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        interval_s: float,
+        idle_timeout_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._discovery = discovery
+        self._interval_s, self._idle_timeout_s = interval_s, idle_timeout_s
+        self._clock = clock
+        self._closed = threading.Event()
+        self._wait = wait or self._closed.wait
+        self._known = KnownFiles()
+        self._unsettled: dict[str, ListedFile] = {}
+        self._last_find_s = clock()
+        self._listed_s = -math.inf
+
+    def look(self, known: Sequence[Split]) -> SplitsDiscovered:
+        """New files, as soon as there are some; see `SplitWatch`.
+
+        Raises:
+            SourceError: The files cannot be listed, one cannot be cut, or a known one has changed.
+        """
+        files = self._known.by_path(known)
+        until_s = self._clock() + WATCH_REPORT_S
+        while True:
+            # A look that follows a find waits too: two listings are to be an interval apart.
+            due_s = self._listed_s + self._interval_s - self._clock()
+            if due_s > 0 and self._wait(due_s):
+                return SplitsDiscovered(splits=[], is_complete=False)
+            settled = self._settled(files)
+            if settled:
+                return SplitsDiscovered(
+                    splits=self._discovery.splits_of(settled, files), is_complete=False
+                )
+            idle_s = self._clock() - self._last_find_s
+            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+                return SplitsDiscovered(splits=[], is_complete=True)
+            if self._clock() >= until_s:
+                return SplitsDiscovered(splits=[], is_complete=False)
+
+    def close(self) -> None:
+        """Make a `look` that waits return. Any thread."""
+        self._closed.set()
+
+    def _settled(self, files: Mapping[str, Sequence[FileSplit]]) -> list[ListedFile]:
+        """The fresh files that the listing before has found the same; notes the others."""
+        discovery = self._discovery
+        self._listed_s = self._clock()
+        listed = discovery.files.list(allow_none=True)
+        # An empty file has nothing to read yet.
+        fresh = [one for one in discovery.fresh(listed, files) if one.size_bytes != 0]
+        settled = [one for one in fresh if self._unsettled.get(one.path) == one]
+        if any(self._unsettled.get(one.path) != one for one in fresh) or settled:
+            self._last_find_s = self._clock()
+        self._unsettled = {one.path: one for one in fresh}
+        return settled

@@ -1,0 +1,32 @@
+"""Whose fault it is that a file cannot be read."""
+
+from __future__ import annotations
+
+import lzma
+from typing import Final
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+
+from .listing import InputFiles
+
+__all__ = ["is_fault_of_file"]
+
+_OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
+
+
+def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:
+    """Whether a file is to blame: what it holds, or that it is gone, or may not be read.
+
+    Else it is the file system, or the network before it: then all files would fail in turn, and a
+    new attempt is what may help.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, OSError):
+        return cause is None or isinstance(cause, _OF_CONTENT)
+    if isinstance(cause, FileNotFoundError):
+        return files.is_there()
+    of_this_file = (PermissionError, IsADirectoryError, NotADirectoryError)
+    # Codecs and Arrow raise OSErrors without a number for content that they cannot read.
+    return isinstance(cause, of_this_file) or cause.errno is None

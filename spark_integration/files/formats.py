@@ -1,0 +1,292 @@
+"""The formats of a file source: how each settles a schema, cuts a file, and reads a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+
+from .compression import Compression, codec_of, refuse_archive
+from .csv_options import CsvOptions
+from .csv_rows import CsvRows
+from .csv_schema import settle_csv_schema
+from .json_rows import JsonRows
+from .json_schema import settle_json_schema
+from .line_blocks import LineBlocks, line_parts
+from .listing import InputFiles, ListedFile
+from .parquet_rows import ParquetRows, parquet_row_groups, settle_parquet_schema
+from .payloads import FileSplit
+from .schema_difference import schemas_differ
+from .text_encoding import has_whole_line_ends
+from .text_rows import TEXT_SCHEMA, TextRows
+
+__all__ = [
+    "CsvFormat",
+    "FileFormat",
+    "JsonLinesFormat",
+    "ParquetFormat",
+    "SplitRows",
+    "TextFormat",
+]
+
+
+class SplitRows(Protocol):
+    """The rows of a split that is being read."""
+
+    bytes_read: int
+    skip_rows: int
+    """Rows of what `next` gives that are still to be passed over."""
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows; None after the last."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+class FileFormat(Protocol):
+    """One format with its options; pickles. All methods raise SourceError."""
+
+    unit: ClassVar[str]
+    """What `cut` counts in, for the names of splits."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """The one schema of these files, or `given`, checked against them."""
+        ...
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """A file's splits, as `start` and `end` of each; none where it cannot have a row."""
+        ...
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """The rows of a split from row `skip_rows` on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """Comma-separated values."""
+
+    unit: ClassVar[str] = "bytes"
+    options: CsvOptions
+    compression: Compression
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        return settle_csv_schema(files, listed, self.options, given, self.compression)
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        may_cut = self.options.may_split and one.may_seek
+        is_packed = codec_of(one.path, self.compression) is not None
+        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut and not is_packed)
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return CsvRows(
+            files,
+            split,
+            schema,
+            options=self.options,
+            compression=self.compression,
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLinesFormat:
+    """One JSON object on each line."""
+
+    unit: ClassVar[str] = "bytes"
+    encoding: str
+    block_bytes: int
+    compression: Compression
+    ignores_new_fields: bool
+    """True: the schema was given, and fields that it has not are not wanted."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        return settle_json_schema(
+            files,
+            listed,
+            encoding=self.encoding,
+            compression=self.compression,
+            block_bytes=self.block_bytes,
+            given=given,
+        )
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        return _cut_lines(one, self.encoding, self.compression, split_bytes)
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return JsonRows(
+            path=split.path,
+            blocks=_blocks(files, split, self.encoding, self.compression, self.block_bytes),
+            schema=schema,
+            unexpected="ignore" if self.ignores_new_fields else "error",
+            bytes_read=_read_bytes(split),
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFormat:
+    """Lines, each a row with one column `value`."""
+
+    unit: ClassVar[str] = "bytes"
+    encoding: str
+    block_bytes: int
+    compression: Compression
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        for one in listed:
+            refuse_archive(one.path, self.compression)
+        if given is not None and given != TEXT_SCHEMA:
+            raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, given)
+        return TEXT_SCHEMA
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        return _cut_lines(one, self.encoding, self.compression, split_bytes)
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return TextRows(
+            blocks=_blocks(files, split, self.encoding, self.compression, self.block_bytes),
+            bytes_read=_read_bytes(split),
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetFormat:
+    """Parquet, whatever its columns are compressed with."""
+
+    unit: ClassVar[str] = "row-groups"
+    is_lenient: bool
+    """True: a file whose footer cannot be read is one split, which says so when it is read."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        for one in listed:
+            if codec_of(one.path, "infer") is not None:
+                raise SourceError(
+                    one.path,
+                    "a Parquet file that is packed as a whole is not read",
+                    "unpack it: its columns are compressed already",
+                )
+            refuse_archive(one.path, "infer")
+        return settle_parquet_schema(files, listed, given)
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        try:
+            return parquet_row_groups(files, one, split_bytes)
+        except SourceError:
+            if not self.is_lenient:
+                raise
+            return [(0, -1)]
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return ParquetRows(files, split, schema, skip_rows=skip_rows, batch_rows=batch_rows)
+
+
+def _cut_lines(
+    one: ListedFile, encoding: str, compression: Compression, split_bytes: int
+) -> Sequence[tuple[int, int]]:
+    is_packed = codec_of(one.path, compression) is not None
+    may_cut = not is_packed and one.may_seek and has_whole_line_ends(encoding)
+    return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
+
+
+def _blocks(
+    files: InputFiles,
+    split: FileSplit,
+    encoding: str,
+    compression: Compression,
+    block_bytes: int,
+) -> LineBlocks:
+    return LineBlocks(
+        files,
+        split,
+        start=split.start,
+        end=split.end,
+        encoding=encoding,
+        compression=compression,
+        block_bytes=block_bytes,
+    )
+
+
+def _read_bytes(split: FileSplit) -> int:
+    """What the split counts for in progress: bytes of the file, packed or not."""
+    return max(0, split.end - split.start)

@@ -1,0 +1,201 @@
+"""Files behind the S3 protocol and HTTP, from servers on this machine, are read as local ones are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from moto.server import ThreadedMotoServer
+
+from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from coordlog.errors import SourceError
+from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.spark_integration.files.discovery import FileWatch
+from coordlog.spark_integration.files.source import FileSource, Format
+
+pytestmark = [pytest.mark.slow]
+
+FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "text")
+ROWS = [(i, f"x{i}") for i in range(40)]
+
+
+def fill(folder: Path) -> None:
+    """A folder for each format, with a file of all rows, and where it may be a packed one."""
+    texts = {
+        "csv": "i,s\n" + "".join(f"{i},{s}\n" for i, s in ROWS),
+        "jsonl": "".join(json.dumps({"i": i, "s": s}) + "\n" for i, s in ROWS),
+        "text": "".join(f"{i} {s}\n" for i, s in ROWS),
+    }
+    for name, text in texts.items():
+        (folder / name).mkdir()
+        (folder / name / "a.plain").write_text(text)
+        (folder / name / "b.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "parquet").mkdir()
+    table = pa.table({"i": [i for i, _ in ROWS], "s": [s for _, s in ROWS]})
+    for name in ("a", "b"):
+        pq.write_table(table, folder / "parquet" / f"{name}.parquet", row_group_size=10)
+
+
+def expected(name: Format) -> Sequence[tuple[object, ...]]:
+    if name == "text":
+        return [(f"{i} {s}",) for i, s in ROWS] * 2
+    return [*ROWS, *ROWS]
+
+
+def source_of(url: str, name: Format, **options: Any) -> FileSource:  # noqa: ANN401
+    return FileSource(
+        url, format=name, split_bytes=100, no_newlines_in_fields=True, batch_rows=10, **options
+    )
+
+
+def read(source: FileSource) -> ReadOut:
+    return read_all(source.spec().create_reader(), contents(source.discover()))
+
+
+def refusal(do: Callable[[], object]) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        do()
+    return caught.value
+
+
+# --- S3 -------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A file system on a server of the S3 protocol, with a bucket of all formats."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        # As a user gives them: nothing of it is in the source, its URL or the log.
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        file_system = fsspec.filesystem("s3", skip_instance_cache=True)
+        file_system.mkdir("bucket")
+        folder = tmp_path_factory.mktemp("s3")
+        fill(folder)
+        for path in sorted(folder.rglob("*.*")):
+            file_system.put_file(str(path), f"bucket/in/{path.relative_to(folder)}")
+        yield file_system
+    server.stop()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_read_from_s3_in_splits(s3: Any, name: Format) -> None:  # noqa: ANN401
+    source = source_of(f"s3://bucket/in/{name}", name)
+
+    found = source.discover()
+    assert len(found.splits) > 2
+    assert b"hunter2" not in b"".join(contents(found))
+    assert read(source).rows == expected(name)
+    assert len(read(source_of(f"s3://bucket/in/{name}/a*", name)).rows) == len(ROWS)
+
+
+def test_an_object_that_is_put_again_is_seen_by_its_etag(s3: Any) -> None:  # noqa: ANN401
+    s3.pipe("bucket/again/a.csv", b"i\n" + b"1\n" * 40)
+    source = FileSource("s3://bucket/again", batch_rows=5)
+    splits = contents(source.discover())
+    reader = source.spec().create_reader()
+    reader.open(FakeContext(), None)
+    reader.add_splits(splits)
+    read_on(reader, ReadOut(), batches_max=1)
+    s3.pipe("bucket/again/a.csv", b"i\n" + b"2\n" * 40)
+
+    error = refusal(lambda: read_on(reader, ReadOut()))
+    reader.close()
+    assert error.where == "bucket/again/a.csv"
+    assert "it has changed while it was read: its content may be another: etag " in error.problem
+
+
+def test_objects_that_come_are_found_and_no_name_leads_out(s3: Any) -> None:  # noqa: ANN401
+    s3.pipe("bucket/watched/a.csv", b"i\n1\n")
+    source = FileSource("s3://bucket/watched", watch=True)
+
+    def found(known: SplitsDiscovered | None) -> SplitsDiscovered:
+        watch = FileWatch(
+            source._discovery, interval_s=1.0, idle_timeout_s=None, wait=lambda _: False
+        )
+        return watch.look([] if known is None else known.splits)
+
+    first = found(None)
+    s3.pipe("bucket/watched/b.csv", b"i\n2\n")
+    second = found(first)
+    assert [one.split_id for one in first.splits] == ["bucket/watched/a.csv"]
+    assert [one.split_id for one in second.splits] == ["bucket/watched/b.csv"]
+
+    s3.pipe("bucket/watched/../outside.csv", b"i\n3\n")
+    error = refusal(FileSource("s3://bucket/watched").discover)
+    assert error.where == "bucket/watched/../outside.csv"
+    assert "leads out of it" in error.problem
+
+
+def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3: Any) -> None:  # noqa: ANN401
+    error = refusal(FileSource("s3://nobodys/in").discover)
+    assert "nobodys/in" in error.where
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+class Quiet(SimpleHTTPRequestHandler):
+    """Says nothing of requests; knows no ranges, as the simplest of servers."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base's
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of a server, and its folder of all formats."""
+    folder = tmp_path_factory.mktemp("http")
+    fill(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", folder
+    server.shutdown()
+    thread.join(10.0)
+    server.server_close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_read_over_http_from_an_index_or_by_name(
+    site: tuple[str, Path], name: Format
+) -> None:
+    url, _ = site
+    first = {"parquet": "a.parquet"}.get(name, "a.plain")
+
+    assert read(source_of(f"{url}/{name}/", name)).rows == expected(name)
+    assert len(read(source_of(f"{url}/{name}/{first}", name)).rows) == len(ROWS)
+
+
+def test_a_page_that_changes_or_is_gone_is_named(site: tuple[str, Path]) -> None:
+    url, folder = site
+    page = folder / "page.csv"
+    page.write_text("i\n" + "1\n" * 40)
+    source = FileSource(f"{url}/page.csv", batch_rows=5)
+    splits = contents(source.discover())
+    reader = source.spec().create_reader()
+    reader.open(FakeContext(), None)
+    reader.add_splits(splits)
+    read_on(reader, ReadOut(), batches_max=1)
+    page.write_text("i\n" + "1\n" * 41)
+    error = refusal(lambda: read_on(reader, ReadOut()))
+    reader.close()
+    assert error.where == f"{url}/page.csv"
+    assert "it has 84 bytes; it had 82 when the source was listed" in error.problem
+
+    page.unlink()
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert "it has vanished: it was there with 82 bytes" in error.problem

@@ -1,0 +1,240 @@
+"""Files that change, grow or vanish after they were listed are noticed and named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from coordlog.chain import Chain
+from coordlog.errors import SourceError
+from coordlog.spark_integration.files.payloads import FileChanged
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.split_bytes import decode_split
+from coordlog.subtask import SourceReader
+from coordlog.testing.by_hand import HandDrivenJob
+from split_fakes import state_of
+
+TEN = "i\n" + "".join(f"{i}\n" for i in range(10))
+
+
+def refusal(do: Callable[[], object]) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        do()
+    return caught.value
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def begun(source: FileSource) -> SourceReader:
+    """A reader that has given its first rows."""
+    reader = source.spec().create_reader()
+    reader.open(FakeContext(), None)
+    reader.add_splits(contents(source.discover()))
+    read_on(reader, ReadOut(), batches_max=1)
+    return reader
+
+
+def read_to_the_end(reader: SourceReader) -> SourceError:
+    error = refusal(lambda: read_on(reader, ReadOut()))
+    reader.close()
+    return error
+
+
+def touch(path: Path) -> None:
+    """Another time, the content as it was."""
+    os.utime(path, ns=(1_700_000_000_000_000_000, 1_700_000_000_123_456_789))
+
+
+def test_a_file_that_grows_while_it_is_read_is_an_error_with_both_sizes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    reader = begun(FileSource(path, batch_rows=3))
+    write(path, TEN + "10\n")
+
+    error = read_to_the_end(reader)
+    assert error.where == str(path)
+    assert error.problem == (
+        "it has changed while it was read: it has 25 bytes; it had 22 when the source was listed"
+    )
+    assert "into a new file" in error.next_step
+
+
+def test_a_file_that_was_written_anew_in_the_same_length_is_seen_by_its_time(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    reader = begun(FileSource(path, batch_rows=3))
+    touch(path)
+
+    error = read_to_the_end(reader)
+    assert "it has changed while it was read: its content may be another: " in error.problem
+    assert "modified 2023-11-14T22:13:20.123456789Z; when the source was listed" in error.problem
+
+    reader = begun(FileSource(path, batch_rows=3, changed_by="size"))
+    write(path, TEN.replace("9", "8"))
+    read_on(reader, ReadOut())
+    reader.close()
+
+
+def test_a_file_of_which_rows_were_read_must_be_the_same_after_a_restore(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    source = FileSource(path, batch_rows=3)
+    first = begun(source)
+    state = first.snapshot_state(1)
+    first.close()
+    write(path, TEN + "10\n")
+
+    second = source.spec().create_reader()
+    second.open(FakeContext(), state)
+    error = read_to_the_end(second)
+    assert error.problem.startswith("it has changed since the source was listed: it has 25 bytes")
+
+
+def test_a_part_of_a_file_that_has_changed_is_not_read_though_no_row_of_it_was(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    source = FileSource(path, split_bytes=8, no_newlines_in_fields=True)
+    splits = contents(source.discover())
+    write(path, TEN + "10\n")
+    source = FileSource(path)
+
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert "it has 25 bytes; it had 22 when the source was listed" in error.problem
+
+
+def test_a_whole_file_that_was_mended_before_a_row_of_it_was_read_is_read_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "a.csv", "i,s\n1,x\n2,y\n")
+    parquet = tmp_path / "b.parquet"
+    pq.write_table(pa.table({"i": list(range(9))}), parquet, row_group_size=3)
+    source, other = FileSource(path), FileSource(parquet, format="parquet")
+    splits, others = contents(source.discover()), contents(other.discover())
+    write(path, "i,s\n1,x\n2\n")
+    error = refusal(lambda: read_all(FileSource(path).spec().create_reader(), splits))
+    assert "has 1 fields where 2 are expected" in error.problem
+    write(path, "i,s\n1,x\n2,mended\n")
+    pq.write_table(pa.table({"i": list(range(12))}), parquet, row_group_size=3)
+
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert "it has 17 bytes; it had 12 when the source was listed" in error.problem
+    source, other = FileSource(path), FileSource(parquet, format="parquet")  # as a new run makes it
+    rows = read_all(source.spec().create_reader(), splits).rows
+    assert rows == [(1, "x"), (2, "mended")]
+    assert f"{path} has changed since the source was listed (it has 17 bytes" in caplog.text
+    assert len(read_all(other.spec().create_reader(), others).rows) == 12
+
+
+def test_that_a_file_was_mended_is_in_the_history_and_known_from_then_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    source = FileSource(path)
+    found = source.discover()
+    write(path, TEN + "10\n")
+    source = FileSource(path)
+    chain = Chain(source=source.spec(), operators=[])
+    job = HandDrivenJob(chain)
+    (attempt,) = job.register_all()
+    context, reader = FakeContext(), chain.source.create_reader()
+    reader.open(context, None)
+    reader.add_splits(contents(found))
+    read_on(reader, ReadOut())
+    reader.close()
+    event = context.sent[0]
+    assert isinstance(event, FileChanged)
+    assert (event.path, event.size_bytes, event.listed_size_bytes) == (str(path), 25, 22)
+    assert event.listed_mark == decode_split(found.splits[0].content).mark != event.mark
+
+    attempt.send("source", event)
+
+    kept = state_of(job).enumerator_state
+    assert kept is not None
+    assert source.discover_again(found.splits, kept).splits == []
+    with pytest.raises(SourceError, match="it has changed since it was listed: it has 25 bytes"):
+        source.discover_again(found.splits)
+    write(path, TEN)
+    with pytest.raises(SourceError, match="it has 22 bytes; it had 25"):
+        source.discover_again(found.splits, kept)
+
+
+def test_a_mended_file_counts_from_then_on_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "i\n1\n")
+    source = FileSource(path, batch_rows=3)
+    splits = contents(source.discover())
+    write(path, TEN)
+    source = FileSource(path, batch_rows=3)
+    first, out = source.spec().create_reader(), ReadOut()
+    first.open(FakeContext(), None)
+    first.add_splits(splits)
+    read_on(first, out, batches_max=2)
+    state = first.snapshot_state(1)
+    first.close()
+
+    second = source.spec().create_reader()
+    second.open(FakeContext(), state)
+    read_on(second, out)
+    second.close()
+    assert out.rows == [(i,) for i in range(10)]
+
+
+def test_a_file_that_vanished_is_named_with_what_it_was(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    source = FileSource(path)
+    splits = contents(source.discover())
+    path.unlink()
+
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert str(error) == (
+        f"{path}: it has vanished: it was there with 22 bytes when the source was listed; put it "
+        "back as it was; its rows are part of what the job has to read"
+    )
+
+
+def test_a_folder_that_became_a_link_is_named_though_its_files_look_the_same(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "in" / "day" / "a.csv", TEN)
+    source = FileSource(tmp_path / "in")
+    splits = contents(source.discover())
+    shutil.copytree(path.parent, tmp_path / "elsewhere", copy_function=shutil.copy2)
+    shutil.rmtree(path.parent)
+    path.parent.symlink_to(tmp_path / "elsewhere")
+
+    error = refusal(lambda: read_all(source.spec().create_reader(), splits))
+    assert error.where == str(path)
+    assert "a link on its way leads to ../elsewhere/a.csv now" in error.problem
+    assert "when the source was listed it was day/a.csv" in error.problem
+
+
+def test_a_link_that_was_one_when_it_was_listed_is_followed(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "a.csv", TEN)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "day").symlink_to(tmp_path / "elsewhere")
+    source = FileSource(tmp_path / "in")
+
+    assert len(read_all(source.spec().create_reader(), contents(source.discover())).rows) == 10
+
+
+def test_a_remote_file_that_changes_is_noticed_too() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/changes/a.csv", TEN.encode())
+    source = FileSource("memory://changes", batch_rows=3)
+    same = begun(source)
+    memory.pipe("/changes/a.csv", TEN.encode())
+    error = read_to_the_end(same)
+    assert "its content may be another: modified 20" in error.problem
+
+    gone = begun(source)
+    memory.rm("/changes/a.csv")
+    assert "it has vanished" in read_to_the_end(gone).problem

@@ -1,0 +1,394 @@
+"""A watched source: what is found, when, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chain_fakes import read_all
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.coordinators.watching import WatchingEnumerator
+from coordlog.errors import OptionError, SourceError
+from coordlog.limits import PAYLOAD_BYTES_MAX, WATCH_REPORT_S
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.spark_integration.files.discovery import FileWatch
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
+
+
+# --- the enumerator -------------------------------------------------------------------------------
+class Outside:
+    """What a watch finds, at each look the next of `finds`; the last one again and again."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.is_over = False
+        self.content = b""
+        self.error: SourceError | None = None
+        self.known: list[list[str]] = []
+        self.closed = 0
+
+    def look(self, known: Sequence[Split]) -> SplitsDiscovered:
+        if self.error is not None:
+            raise self.error
+        self.known.append([one.split_id for one in known])
+        new = [name for name in self.names if name not in self.known[-1]]
+        return SplitsDiscovered(
+            splits=[split(name, self.content) for name in new], is_complete=self.is_over
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Watched:
+    """A job on it, whose looks are run one by one."""
+
+    def __init__(self, *, parallelism: int = 1) -> None:
+        self.outside = Outside()
+        self.chain = chain_of(
+            SplitCoordinatorProvider(
+                "source", enumerator=lambda context, _: WatchingEnumerator(context, self.outside)
+            )
+        )
+        self.job = HandDrivenJob(self.chain, parallelism=parallelism, is_held=True)
+        self.hold()
+
+    def hold(self) -> None:
+        self.job.is_work_held = True
+        self.job.release()
+        self.job.is_held = False
+
+    def look(self) -> None:
+        self.job.run(self.job.works.popleft())
+
+    def crash(self) -> None:
+        self.job.crash()
+        self.job = HandDrivenJob(self.chain, log=self.job.log, is_held=True)
+        self.hold()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_a_reader_waits_for_the_next_find_and_is_not_sent_away(watched: Watched) -> None:
+    (attempt,) = watched.job.register_all()
+    ask(attempt)
+    watched.look()
+    assert told(watched.job, attempt) == []
+
+    watched.outside.names = ["a", "b"]
+    watched.look()
+    assert told(watched.job, attempt) == ["a"]
+    ask(attempt)
+    assert told(watched.job, attempt) == ["a", "b"]
+    ask(attempt)
+    watched.outside.is_over = True
+    watched.look()
+    assert told(watched.job, attempt) == ["a", "b", NO_MORE]
+    assert not watched.job.works
+
+
+@pytest.mark.clause("L3")
+def test_after_a_crash_only_what_the_checkpoint_does_not_know_is_found_again(
+    watched: Watched,
+) -> None:
+    (attempt,) = watched.job.register_all()
+    watched.outside.names = ["a", "b"]
+    watched.look()
+    ask(attempt)
+    checkpoint(watched.job, attempt)
+    watched.outside.names = ["a", "b", "c"]
+    watched.look()
+    assert sorted(state_of(watched.job).splits) == ["a", "b", "c"]
+    watched.crash()
+    assert sorted(state_of(watched.job).splits) == ["a", "b"]
+
+    watched.look()
+
+    assert watched.outside.known[-1] == ["a", "b"]
+    assert state_of(watched.job).unassigned() == ("b", "c")
+
+
+def test_a_find_larger_than_a_record_comes_in_pages_each_good_by_itself(watched: Watched) -> None:
+    (attempt,) = watched.job.register_all()
+    watched.outside.content = bytes(100_000)
+    watched.outside.names = [f"{number}" for number in range(5)]
+    watched.outside.is_over = True
+    ask(attempt)
+    watched.look()
+    assert told(watched.job, attempt) == ["0"]
+    assert not state_of(watched.job).is_discovery_complete
+    while watched.job.works:
+        watched.look()
+
+    key = payload_type_of(SplitsDiscovered).key
+    pages = [one for one in watched.job.history(Kind.FACT) if one.payload_type == key]
+    assert len(pages) == 5
+    assert all(len(one.payload or b"") <= PAYLOAD_BYTES_MAX for one in pages)
+    assert state_of(watched.job).is_discovery_complete
+    assert state_of(watched.job).unassigned() == ("1", "2", "3", "4")
+
+
+def test_a_look_that_raises_fails_the_job_with_its_text(watched: Watched) -> None:
+    watched.outside.error = SourceError("/data", "permission denied", "grant it")
+    watched.look()
+
+    reasons = [one.reason or "" for one in watched.job.history(Kind.GLOBAL_FAILURE)]
+    assert "/data: permission denied; grant it" in reasons[0]
+
+
+def test_the_watch_of_a_coordinator_that_is_replaced_is_closed(watched: Watched) -> None:
+    watched.job.register_all()
+    watched.job.is_work_held = False
+    watched.outside.is_over = True
+    fail_globally(watched.job)
+
+    assert watched.outside.closed == 1
+
+
+def test_a_watch_that_has_ended_looks_no_more_after_a_restore(watched: Watched) -> None:
+    (attempt,) = watched.job.register_all()
+    watched.outside.names, watched.outside.is_over = ["a"], True
+    watched.look()
+    checkpoint(watched.job, attempt)
+    looks = len(watched.outside.known)
+    watched.crash()
+
+    assert not watched.job.works
+    assert len(watched.outside.known) == looks
+    again: list[FakeAttempt] = watched.job.register_all()
+    for _ in range(2):
+        ask(again[0])
+    assert told(watched.job, again[0]) == ["a", NO_MORE]
+
+
+def test_a_job_that_watches_no_more_lists_once_beside_what_is_known() -> None:
+    watched = Watched()
+    (attempt,) = watched.job.register_all()
+    watched.outside.names = ["a"]
+    watched.look()
+    ask(attempt)
+    checkpoint(watched.job, attempt)
+    watched.job.crash()
+    known: list[str] = []
+
+    def more(splits: Sequence[Split], kept: bytes | None) -> SplitsDiscovered:
+        known.extend(one.split_id for one in splits)
+        return SplitsDiscovered(splits=[split("b")], is_complete=True)
+
+    provider = SplitCoordinatorProvider(
+        "source", discover=lambda: pytest.fail("all anew"), discover_again=more
+    )
+    job = HandDrivenJob(chain_of(provider), log=watched.job.log)
+
+    assert known == ["a"]
+    assert state_of(job).is_discovery_complete
+    assert state_of(job).unassigned() == ("b",)
+
+
+# --- the files ------------------------------------------------------------------------------------
+class Clock:
+    """Time that passes where something waits; `at` has what happens after so many waits."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.waits = 0
+        self.at: dict[int, Callable[[], object]] = {}
+        self.is_closed = False
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        self.waits += 1
+        self.at.get(self.waits, lambda: None)()
+        return self.is_closed
+
+
+def watch_of(
+    folder: Path, clock: Clock, *, idle_timeout_s: float | None = None, **options: object
+) -> FileWatch:
+    source = FileSource(folder, watch=True, **options)  # type: ignore[arg-type]
+    return FileWatch(
+        source._discovery,
+        interval_s=1.0,
+        idle_timeout_s=idle_timeout_s,
+        clock=lambda: clock.now_s,
+        wait=clock.wait,
+    )
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def names(found: SplitsDiscovered) -> list[str]:
+    return [Path(one.split_id).name for one in found.splits]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def test_a_file_is_taken_when_two_listings_have_found_it_the_same(folder: Path) -> None:
+    clock = Clock()
+    watch = watch_of(folder, clock)
+    write(folder / "a.csv", "i\n1")
+    write(folder / "b.csv", "i\n1\n")
+    clock.at = {
+        1: lambda: write(folder / "a.csv", "i\n1\n2"),
+        2: lambda: write(folder / "a.csv", "i\n1\n2\n"),
+    }
+
+    first = watch.look([])
+    assert (names(first), clock.waits) == (["b.csv"], 1)
+    second = watch.look(first.splits)
+    assert (names(second), clock.waits) == (["a.csv"], 3)
+    create_reader = FileSource(folder, watch=True).spec().create_reader
+    assert read_all(create_reader(), [one.content for one in second.splits]).rows == [(1,), (2,)]
+
+
+def test_nothing_is_found_twice_by_a_watch_that_begins_anew(folder: Path) -> None:
+    for name in "ab":
+        write(folder / f"{name}.csv", "i\n1\n")
+    known = watch_of(folder, Clock()).look([]).splits
+    write(folder / "c.csv", "i\n1\n")
+
+    assert names(watch_of(folder, Clock()).look(known)) == ["c.csv"]
+
+
+def test_what_a_driver_did_not_live_to_say_of_a_file_is_found(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n2\n3\n")
+    options = {"split_bytes": 3, "no_newlines_in_fields": True}
+    found = watch_of(folder, Clock(), **options).look([]).splits
+    assert len(found) == 3
+
+    again = watch_of(folder, Clock(), **options).look(found[:1])
+    assert [one.split_id for one in again.splits] == [one.split_id for one in found]
+    with pytest.raises(SourceError, match="cut otherwise than now"):
+        watch_of(folder, Clock(), split_bytes=4, no_newlines_in_fields=True).look(found[:1])
+
+
+def test_a_known_file_that_grew_is_named(folder: Path) -> None:
+    for name in "ab":
+        write(folder / f"{name}.csv", "i\n1\n")
+    known = watch_of(folder, Clock()).look([]).splits
+    for name in "ab":
+        write(folder / f"{name}.csv", "i\n1\n2\n")
+
+    with pytest.raises(SourceError) as caught:
+        watch_of(folder, Clock()).look(known)
+    assert caught.value.where == str(folder / "a.csv")
+    assert caught.value.problem == (
+        "it has changed since it was listed: it has 6 bytes; it had 4 when the source was listed "
+        "(1 more files have changed too)"
+    )
+    with pytest.raises(SourceError, match="it has changed since it was listed"):
+        FileSource(folder).discover_again(known)
+
+
+def test_a_known_file_that_is_gone_again_is_nobodys_matter(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    known = watch_of(folder, Clock()).look([]).splits
+    (folder / "a.csv").unlink()
+    write(folder / "b.csv", "i\n2\n")
+
+    assert names(watch_of(folder, Clock()).look(known)) == ["b.csv"]
+
+
+def test_an_empty_folder_is_watched_and_an_empty_file_left_until_it_has_rows(
+    folder: Path,
+) -> None:
+    clock = Clock()
+    write(folder / "a.csv", "")
+    clock.at = {3: lambda: write(folder / "a.csv", "i\n1\n")}
+
+    assert names(watch_of(folder, clock).look([])) == ["a.csv"]
+    assert clock.waits == 4
+
+
+def test_all_files_have_the_schema_of_the_first_find(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    known = watch_of(folder, Clock()).look([]).splits
+    write(folder / "b.csv", "i\n2.5\n")
+    write(folder / "c.csv", "j\n2\n")
+    source = FileSource(folder, watch=True)
+
+    found = watch_of(folder, Clock()).look(known).splits
+    problems = []
+    for one in found:
+        with pytest.raises(SourceError) as caught:
+            read_all(source.spec().create_reader(), [one.content])
+        problems.append((Path(caught.value.where).name, caught.value.problem))
+    assert problems == [
+        ("b.csv", "row 2 (a header is row 1), column 'i': the value '2.5' is no int64"),
+        ("c.csv", "its columns are ['j'], those of the source are ['i']"),
+    ]
+
+
+def test_a_parquet_file_that_is_not_whole_is_named_when_it_is_read(folder: Path) -> None:
+    pq.write_table(pa.table({"i": [1]}), folder / "a.parquet")
+    known = watch_of(folder, Clock(), format="parquet").look([]).splits
+    (folder / "b.parquet").write_bytes((folder / "a.parquet").read_bytes()[:-9])
+
+    (found,) = watch_of(folder, Clock(), format="parquet").look(known).splits
+    with pytest.raises(SourceError, match=r"b\.parquet: it cannot be read as Parquet"):
+        read_all(
+            FileSource(folder, format="parquet", watch=True).spec().create_reader(),
+            [found.content],
+        )
+
+
+def test_a_look_that_finds_nothing_says_so_after_its_time(folder: Path) -> None:
+    clock = Clock()
+    found = watch_of(folder, clock).look([])
+
+    assert (found.splits, found.is_complete) == ([], False)
+    assert clock.now_s == WATCH_REPORT_S
+
+
+def test_a_watch_that_is_closed_returns(folder: Path) -> None:
+    clock = Clock()
+    clock.is_closed = True
+
+    assert not watch_of(folder, clock).look([]).is_complete
+    assert clock.waits == 1
+    real = FileWatch(
+        FileSource(folder, watch=True)._discovery, interval_s=3600.0, idle_timeout_s=None
+    )
+    real.close()
+    assert not real.look([]).is_complete
+
+
+def test_a_watch_ends_when_for_so_long_no_file_was_new(folder: Path) -> None:
+    clock = Clock()
+    watch = watch_of(folder, clock, idle_timeout_s=10.0)
+    clock.at = {7: lambda: write(folder / "a.csv", "i\n1\n")}
+
+    first = watch.look([])
+    assert (names(first), first.is_complete, clock.now_s) == (["a.csv"], False, 8.0)
+    last = watch.look(first.splits)
+    assert (names(last), last.is_complete, clock.now_s) == ([], True, 18.0)
+
+
+def test_options_of_a_watch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="given with `watch` only"):
+        FileSource(tmp_path, idle_timeout_s=10.0)
+    with pytest.raises(OptionError, match="at least 5, an interval"):
+        FileSource(tmp_path, watch=True, idle_timeout_s=1.0)
+    with pytest.raises(OptionError, match=r"between 0\.01 and"):
+        FileSource(tmp_path, watch=True, watch_interval_s=0)
+    with pytest.raises(OptionError, match="'pull' with `watch`"):
+        FileSource(tmp_path, watch=True, assignment="static")
