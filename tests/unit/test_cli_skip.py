@@ -89,6 +89,10 @@ def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on
     ask(attempt)
     ask(attempt)
     assert told(job, attempt) == ["c", NO_MORE]
+    for look in (("verify", "job"), ("state", "job"), ("explain", "job", "--split", "a b")):
+        result = run(job.log, *look)
+        assert result.exit_code == 0, result.output
+    assert "split a b is skipped" in result.stdout
 
 
 def test_a_split_that_a_checkpoint_has_with_a_reader_is_skipped_from_where_it_stands() -> None:
