@@ -84,49 +84,48 @@ def append_skip(
         FencedError: Another driver was first.
         LogError: The log.
     """
-    job_id, driver_id = made.state.job_id, secrets.token_hex(8)
-    launch = dict(made.state.launch)
-
-    def epoch_started(epoch: int) -> UnstoredRecord:
-        return to_unstored(
-            Record(
-                epoch=epoch,
-                driver_id=driver_id,
-                sequence=None,
-                kind=Kind.EPOCH_STARTED,
-                timestamp_us=max(now_us(), made.state.timestamp_us),
-                job_id=job_id,
-                # What the job is, is as before; nobody listens.
-                attributes={
-                    **launch,
-                    "endpoint": "",
-                    "host": socket.gethostname(),
-                    "pid": str(os.getpid()),
-                    "coordlog_version": metadata.version("coordlog"),
-                    "python_version": platform.python_version(),
-                    "take_over": "false",
-                    "command": "skip",
-                },
-            )
-        )
-
+    driver_id = secrets.token_hex(8)
     appender = take_over(
         log,
-        job_id=job_id,
+        job_id=made.state.job_id,
         place=made.place,
-        make_epoch_started=epoch_started,
+        make_epoch_started=lambda epoch: _epoch_started(made.state, epoch, driver_id, now_us()),
         reading=made.feed,
         patience=patience,
     )
     try:
         made.catch_up(log, appender.end_offset)
         assert made.state.driver_id == driver_id, "the epoch in force is this one"
-        _check_goes_on(job_id, made.state)
+        _check_goes_on(made.state.job_id, made.state)
         records = _turn(made.state, fact, operator_id, subtask, why, now_us())
         appender.append([to_unstored(one) for one in records])
     finally:
         appender.close()
     return records[-1].sequence or 0
+
+
+def _epoch_started(state: JobState, epoch: int, driver_id: str, now_us: int) -> UnstoredRecord:
+    """What the job is, is as in the reign before; nobody listens in this one."""
+    return to_unstored(
+        Record(
+            epoch=epoch,
+            driver_id=driver_id,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=max(now_us, state.timestamp_us),
+            job_id=state.job_id,
+            attributes={
+                **dict(state.launch),
+                "endpoint": "",
+                "host": socket.gethostname(),
+                "pid": str(os.getpid()),
+                "coordlog_version": metadata.version("coordlog"),
+                "python_version": platform.python_version(),
+                "take_over": "false",
+                "command": "skip",
+            },
+        )
+    )
 
 
 def _turn(

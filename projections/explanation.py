@@ -12,7 +12,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from .attempts import ADD_SPLITS, AttemptFold, split_ids
 from .audit import Stored, audit_records
 from .payload_json import Fields, on_one_line
-from .split_audit import SplitFold, SplitRow
+from .split_audit import SKIPPED, SplitFold, SplitRow
 
 __all__ = ["Explained", "Step", "explain_checkpoint", "explain_event", "explain_split"]
 
@@ -101,8 +101,12 @@ def explain_split(stored: Iterable[Stored], split_id: str) -> Explained:
             return True
         match record.kind:
             case Kind.FACT:
+                if fields is None:
+                    return False
+                if (record.payload_type or "").startswith(SKIPPED):
+                    return fields.get("split_id") == split_id
                 is_listing = (record.payload_type or "").startswith(_DISCOVERED)
-                return is_listing and fields is not None and split_id in split_ids(fields)
+                return is_listing and split_id in split_ids(fields)
             case Kind.SPLIT_FINISHED:
                 return fields is not None and fields.get("split_id") == split_id
             case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
@@ -238,7 +242,7 @@ def _words(record: Record, fields: Fields | None) -> str:
     said = template.format(
         kind=record.kind.value,
         who=_who(record),
-        operator=record.operator_id,
+        operator=record.operator_id or "the driver",
         checkpoint=record.checkpoint_id,
         back="its start" if back_to in (None, NO_CHECKPOINT) else f"checkpoint {back_to}",
         event=record.event_id,

@@ -14,6 +14,7 @@ from coordlog.schemas.builtin import (
     AttemptSnapshot,
     CheckpointMetadata,
     CheckpointTriggered,
+    EventSkipped,
     SplitFinished,
 )
 from coordlog.schemas.payload import Payload, PayloadTypes
@@ -153,6 +154,8 @@ class JobProjection:
             value = self.types.decode(event.payload_type, event.payload)
         if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
             return state  # for a coordinator that was closed: recorded only (clause A6)
+        if isinstance(value, EventSkipped):
+            return state  # the operator is not asked: its events are kept from it
         if record.operator_id is not None:
             return self._project_one(state, record.operator_id, record, value)
         if record.kind in _FOR_ALL_OPERATORS or is_opened_again(record):

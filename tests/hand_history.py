@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from coordlog.log.port import UnstoredRecord
-from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
+from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished, SplitSkipped
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload, payload_type_of
@@ -174,6 +174,21 @@ class HandHistory:
             attributes={"kept": "true"} if kept else {},
         )
 
+    def skipped(
+        self, split_id: str, reason: str, attempt: tuple[int, int] | None = None, *said: int
+    ) -> Record:
+        """A split is skipped: by a command, or by a reader with rows and last barrier."""
+        rows, barrier = said or (None, None)
+        value = SplitSkipped(split_id=split_id, rows=rows)
+        return self.record(
+            Kind.FACT,
+            attempt,
+            operator_id=SOURCE,
+            last_barrier=barrier,
+            value=value,
+            reason=reason,
+        )
+
     def failed(self, attempt: tuple[int, int], reason: str) -> Record:
         """An attempt's end."""
         return self.record(Kind.ATTEMPT_FAILED, attempt, reason=reason)
@@ -216,7 +231,13 @@ class HandHistory:
         self.turn(outcome)
 
 
-TYPES: tuple[type[Payload], ...] = (AddSplits, AttemptSnapshot, SplitFinished, SplitsDiscovered)
+TYPES: tuple[type[Payload], ...] = (
+    AddSplits,
+    AttemptSnapshot,
+    SplitFinished,
+    SplitsDiscovered,
+    SplitSkipped,
+)
 
 
 def discovery(history: HandHistory, *split_ids: str) -> Record:
@@ -316,4 +337,34 @@ def batch_history(job_id: str = "nightly") -> HandHistory:
     one.turn(one.completed((0, 2)), notified)
     one.commit(-1)
     one.turn(one.record(Kind.JOB_FINISHED))
+    return one
+
+
+def skipping_history(job_id: str = "skipping") -> HandHistory:
+    """Two subtasks, five splits, three of them skipped: one in a checkpoint, one again after it, one by command."""
+    one = HandHistory(job_id)
+    one.epoch()
+    one.turn(one.record(Kind.COORDINATORS_STARTED, attributes={"restore": "start"}))
+    one.turn(discovery(one, "s0", "s1", "s2", "s3", "s4"))
+    one.turn(one.started((0, 0), -1, 0))
+    one.turn(one.started((1, 0), -1, 1))
+    one.turn(one.assigned((0, 0), 0, "s0", "s1"), one.assigned((1, 0), 1, "s2"))
+    one.turn(one.skipped("s0", "bad row", (0, 0), 30, -1))
+    one.checkpoint(1, (0, 0), (1, 0))
+    one.turn(one.skipped("s2", "cut off", (1, 0), 12, 1))
+    one.turn(one.assigned((1, 0), 2, "s3"))
+    one.turn(one.failed((1, 0), "boom"), one.reset_subtask(1, 1))
+    one.turn(one.started((1, 1), 1, 2))
+    one.turn(one.skipped("s2", "cut off", (1, 1), 5, 1))
+    one.turn(one.skipped("s4", "not wanted"))
+    one.turn(one.finished((0, 0), "s1", 70, 1))
+    one.turn(one.assigned((1, 1), 3, "s3"))
+    one.checkpoint(2, (0, 0), (1, 1))
+    one.turn(one.finished((1, 1), "s3", 20, 2))
+    one.turn(one.record(Kind.GLOBAL_FAILURE, operator_id=SOURCE, reason="kaput"))
+    back = one.record(Kind.RESET_TO_CHECKPOINT, checkpoint_id=2, attributes={"restore": "failover"})
+    ends = [one.failed(attempt, "global failover") for attempt in ((0, 0), (1, 1))]
+    one.turn(*ends, back)
+    one.turn(one.started((0, 1), 2, 3))
+    one.turn(one.started((1, 2), 2, 4))
     return one

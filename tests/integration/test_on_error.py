@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -215,6 +216,26 @@ def test_a_parquet_file_that_is_cut_off_is_skipped_although_the_listing_cannot_r
 
     assert ran.rows_of(1) + ran.rows_of(2) == list(range(ROWS, 3 * ROWS))
     assert ran.skipped() == {"0.parquet": 0}
+
+
+def test_files_that_the_listing_samples_and_cannot_read_are_skipped_with_their_reasons(
+    tmp_path: Path,
+) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+    for number in range(3):
+        (files / f"{number}.csv").write_text(csv_text(number))
+    packed = gzip.compress(csv_text(3).encode())
+    (files / "3.csv.gz").write_bytes(packed[: len(packed) // 2])
+    (files / "4.csv.gz").write_bytes(b"no gzip at all, but long enough to be looked at")
+    (files / "5.csv").write_text("a,b\n1,2,3,4\n")
+    ran = run(FileSource(files, on_error="skip"), tmp_path, is_batch=True)
+
+    for number in range(3):
+        assert ran.rows_of(number) == list(range(number * ROWS, (number + 1) * ROWS))
+    assert pq.read_table(ran.out).num_rows == 3 * ROWS
+    assert ran.skipped() == dict.fromkeys(("3.csv.gz", "4.csv.gz", "5.csv"), 0)
+    assert all(one.reason for one in ran.result.skipped_splits)
 
 
 def test_without_it_the_job_fails_and_names_the_command(tmp_path: Path) -> None:

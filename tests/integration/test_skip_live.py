@@ -138,8 +138,8 @@ def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
     assert (result.status, result.epoch) == (JobStatus.FINISHED, 0)
     (skipped,) = result.skipped_splits
     assert (skipped.split_id, skipped.reason) == (split_id, "it hangs")
-    rows = sorted(pq.read_table(tmp_path / "out").column("a").to_pylist())
-    assert rows == [row for row in range(FILES * ROWS) if row // ROWS != STUCK]
+    came_out = sorted(pq.read_table(tmp_path / "out").column("a").to_pylist())
+    assert came_out == [row for row in range(FILES * ROWS) if row // ROWS != STUCK]
 
 
 def _is_listed(state: JobState | None, split_id: str) -> bool:

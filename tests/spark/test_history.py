@@ -20,7 +20,7 @@ from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import Audit, audit, audit_records
 from coordlog.spark_integration.history import create_views, history
 from driven_history import driven_log
-from hand_history import HandHistory, batch_history, streaming_history
+from hand_history import HandHistory, batch_history, skipping_history, streaming_history
 
 from .kafka_session import spark_with_kafka
 
@@ -63,6 +63,8 @@ def records_of(case: str, job_id: str, folder: Path) -> Sequence[UnstoredRecord]
     """A history by hand, or one that the real driver has written."""
     if case == "streaming":
         return streaming_history(job_id).records
+    if case == "skipping":
+        return skipping_history(job_id).records
     if case == "batch":
         return batch_history(job_id).records
     return [
@@ -76,19 +78,22 @@ def records_of(case: str, job_id: str, folder: Path) -> Sequence[UnstoredRecord]
     ]
 
 
-@pytest.fixture(scope="module", params=["streaming", "batch", "driven-streaming", "driven-batch"])
+@pytest.fixture(
+    scope="module", params=["streaming", "batch", "skipping", "driven-streaming", "driven-batch"]
+)
 def case(
     request: pytest.FixtureRequest,
     servers: str,
     spark_with_kafka: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[SparkSession, KafkaLog, Audit]:
+) -> Iterator[tuple[SparkSession, KafkaLog, Audit]]:
     """The views of a history, its log, and the tables that Python makes of it."""
     job_id = f"{request.param}-{os.getpid()}"
     log = store(servers, job_id, records_of(request.param, job_id, tmp_path_factory.mktemp("job")))
     create_views(spark_with_kafka, job_id, bootstrap_servers=servers)
     found = audit(log.read(log.start_offset(), log.high_watermark()))
-    return spark_with_kafka, log, found
+    yield spark_with_kafka, log, found
+    log.close()
 
 
 Case = tuple[SparkSession, KafkaLog, Audit]
@@ -160,12 +165,12 @@ def test_the_splits_in_sql_are_those_of_the_projection(case: Case) -> None:
         (
             *(one.operator_id, one.split_id, len(one.assignments)),
             *(one.finished_by or (None, None)),
-            one.rows,
+            *(one.rows, one.skipped_because),
             len(one.thrown_away),
             sum(thrown.is_whole for thrown in one.thrown_away),
         )
         for one in found.splits
-        if one.assignments
+        if one.assignments or one.skipped_because is not None
     ]
 
 

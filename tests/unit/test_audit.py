@@ -13,7 +13,14 @@ from coordlog.projections.payload_json import on_one_line, to_json
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.schemas.builtin import AttemptSnapshot, Committable
 from coordlog.schemas.record import Kind
-from hand_history import BEGAN_US, HandHistory, batch_history, discovery, streaming_history
+from hand_history import (
+    BEGAN_US,
+    HandHistory,
+    batch_history,
+    discovery,
+    skipping_history,
+    streaming_history,
+)
 
 
 def records_of(history: HandHistory) -> list[AuditRecord]:
@@ -331,3 +338,23 @@ def test_a_record_that_counts_and_cannot_be_read_is_named() -> None:
     with pytest.raises(RecordError, match="record at offset 3: its value is damaged"):
         audit_of(history)
     assert records_of(history)[3].problem is not None
+
+
+@pytest.mark.clause("J2")
+def test_a_skipped_split_stays_skipped_with_the_rows_that_its_last_reader_named() -> None:
+    found = {one.split_id: one for one in audit_of(skipping_history()).splits}
+
+    shown = {
+        name: (one.place, one.rows, one.checkpoint_id, one.skipped_because)
+        for name, one in found.items()
+    }
+    assert shown == {
+        "s0": (SplitPlace.SKIPPED, 30, 1, "bad row"),
+        "s1": (SplitPlace.COMMITTED, 70, 2, None),
+        "s2": (SplitPlace.SKIPPED, 5, 2, "cut off"),
+        "s3": (SplitPlace.ASSIGNED, None, None, None),
+        "s4": (SplitPlace.SKIPPED, None, None, "not wanted"),
+    }
+    (lost,) = found["s2"].thrown_away
+    assert (lost.is_whole, lost.was_finished, lost.reread_by) == (False, False, (1, 1))
+    assert [one.is_whole for one in found["s3"].thrown_away] == [True, False]

@@ -17,9 +17,11 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
 from coordlog.messages import DeliverEvent
 from coordlog.projections.state import Phase
+from coordlog.schemas.builtin import SkipSplit
 from coordlog.schemas.record import Kind
+from coordlog.testing import History, replay
 from coordlog.testing.by_hand import HandDrivenJob
-from kernel_fakes import Down, NotingProvider
+from kernel_fakes import Down, NotingProvider, prefix_of
 from kernel_fakes import chain_of as noting_chain
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
 
@@ -89,6 +91,10 @@ def test_the_command_that_a_failed_job_names_is_run_as_it_is_and_the_job_goes_on
     ask(attempt)
     ask(attempt)
     assert told(job, attempt) == ["c", NO_MORE]
+    for look in (("verify", "job"), ("state", "job"), ("explain", "job", "--split", "a b")):
+        result = run(job.log, *look)
+        assert result.exit_code == 0, result.output
+    assert "split a b is skipped" in result.stdout
 
 
 def test_a_split_that_a_checkpoint_has_with_a_reader_is_skipped_from_where_it_stands() -> None:
@@ -181,3 +187,44 @@ def test_the_splits_that_are_skipped_are_shown_with_the_reason() -> None:
     assert row.split()[:3] == ["a", "skipped", "12"]
     assert "skipped: row 13 has 9 fields" in row
     assert "1 skipped, 1 waiting" in result.stdout
+
+
+@pytest.mark.clause("K7")
+def test_a_history_with_skips_is_replayed_record_for_record() -> None:
+    names = ("a", "b", "c", "d", "e")
+    job = HandDrivenJob(chain_of(pull_of(*names)))
+    first = job.register(0)
+    ask(first)
+    checkpoint(job, first)
+    first.skip_split("source", "a", rows=3)
+    ask(first)
+    for _ in range(3):
+        job.register(0).fail("bad row", split_id="b")
+    job.ask("", SkipSplit(split_id="b", why="asked of the driver"))
+    again_first = job.register(0)
+    ask(again_first)
+    job.ask("", SkipSplit(split_id="c", why="while an attempt has it"))
+    job.crash()
+    assert run(job.log, "skip", "job", "--split", "d").exit_code == 0
+    job = again(job)
+    last = job.register(0)
+    ask(last)
+    ask(last)
+    assert told(job, last) == ["e", NO_MORE]
+
+    replay(History.of(job.log), chain_of(pull_of(*names)))
+
+
+@pytest.mark.clause("K5")
+def test_any_prefix_of_the_command_s_reign_is_a_legal_history() -> None:
+    job = HandDrivenJob(chain_of(pull_of("a", "b")))
+    job.crash()
+    before = job.log.high_watermark()
+    assert run(job.log, "skip", "job", "--split", "a").exit_code == 0
+    end = job.log.high_watermark()
+    assert end - before == 3, "the reign, the type, the fact"
+    for cut in range(before, end + 1):
+        made = HandDrivenJob(job.chain, log=prefix_of(job.log, cut), job_id="job")
+        expected = "skipped" if cut == end else "enumerator"
+        assert places(made) == {"a": expected, "b": "enumerator"}
+        made.crash()
