@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordlog.coordinator import CoordinatorProvider, EventSourcedCoordinator
-from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.operator_projection import OperatorProjection, StateCodec
+from coordlog.projections.state_codec import DerivedCodec
 
 from .commits import CommitCoordinator, CommitCoordinatorProvider
 from .enumerator import EnumeratorContext, SplitEnumerator
@@ -14,10 +15,12 @@ __all__ = [
     "CommitCoordinatorProvider",
     "CoordinatorProvider",
     "DefaultEnumerator",
+    "DerivedCodec",
     "EnumeratorContext",
     "EventSourcedCoordinator",
     "OperatorProjection",
     "SplitCoordinator",
     "SplitCoordinatorProvider",
     "SplitEnumerator",
+    "StateCodec",
 ]
