@@ -19,6 +19,7 @@ from coordlog.limits import (
     LOG_TIMEOUT_S,
     REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
+    SNAPSHOT_EVERY_RECORDS,
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
@@ -84,6 +85,8 @@ class Job:
         registration_timeout_s: How long a subtask may be without an attempt.
         log_timeout_s: How long the job waits for its log before it ends.
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
+        snapshot_every: Records of its log from one snapshot to the next, about what a restore has
+            to fold; None for no snapshots.
         on_restored: Told how the job goes on, before it does.
         on_progress: While the history is folded: the offset reached, and the high watermark.
         on_waiting: While the log does not answer: seconds waited, the last error.
@@ -116,6 +119,7 @@ class Job:
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
+        snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_waiting: Callable[[float, str], None] | None = None,
@@ -128,6 +132,8 @@ class Job:
         _check_range("registration_timeout_s", registration_timeout_s, 1, 86_400)
         _check_range("log_timeout_s", log_timeout_s, 1, 86_400)
         _check_range("stop_timeout_s", stop_timeout_s, 0, 86_400)
+        if snapshot_every is not None:
+            _check_range("snapshot_every", snapshot_every, 1, 10_000_000)
         if restart_window_s is not None:
             _check_range("restart_window_s", restart_window_s, 1, 86_400)
         if restarts_max is not None:
@@ -157,6 +163,7 @@ class Job:
                 checkpoint_interval_s=None if batch else checkpoint_interval_s,
                 checkpoint_timeout_s=checkpoint_timeout_s,
                 registration_timeout_s=registration_timeout_s,
+                snapshot_every=snapshot_every,
             ),
             patience=patience,
         )
