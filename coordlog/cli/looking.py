@@ -251,9 +251,7 @@ def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_
 @click.command()
 @click.argument("job")
 @click.option("--split", metavar="ID", help="A split, as `coordlog splits` names it.")
-@click.option(
-    "--event", type=click.IntRange(min=0), metavar="SEQ", help="An event, by its sequence."
-)
+@click.option("--event", type=int, metavar="SEQ", help="An event, by its sequence.")
 @click.option("--checkpoint", type=int, metavar="N", help="A checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_logs
@@ -319,7 +317,8 @@ def verify(logs: Logs, *, job: str, as_json: bool) -> None:
         click.echo(
             f"{found.record_count:,} records count and {found.void_count:,} do not: "
             f"{found.byte_count:,} bytes, {found.turn_count:,} turns, {found.payload_count:,} "
-            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, in "
+            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, "
+            f"{found.snapshot_count:,} snapshots, in "
             f"{time.monotonic() - began:.1f} s"
         )
         click.echo("all of it holds" if not found.fault_count else f"{found.fault_count:,} faults")

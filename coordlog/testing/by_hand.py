@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from coordlog.chain import Chain
@@ -33,7 +34,14 @@ from coordlog.messages import (
 )
 from coordlog.projections.job import JobProjection
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
-from coordlog.restore import check_fits, describe_operators, first_input, projection_of, rebuild
+from coordlog.restore import (
+    Rebuild,
+    check_fits,
+    describe_operators,
+    first_input,
+    projection_of,
+    rebuild,
+)
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
 from coordlog.schemas.codec import decode_record
@@ -310,29 +318,11 @@ class HandDrivenJob:
         if configure is not None:
             config = configure(config)
 
-        def epoch_started(epoch: int) -> UnstoredRecord:
-            return to_unstored(
-                Record(
-                    epoch=epoch,
-                    driver_id=name,
-                    sequence=None,
-                    kind=Kind.EPOCH_STARTED,
-                    timestamp_us=max(self.clock.now_us(), made.state.timestamp_us),
-                    job_id=driver.job_id,
-                    attributes={
-                        "parallelism": str(driver.parallelism),
-                        "mode": mode,
-                        "operators": describe_operators(self.chain),
-                        **limits_of(config),
-                    },
-                )
-            )
-
         self.appender: Appender = take_over(
             self.log,
             job_id=driver.job_id,
             place=made.place,
-            make_epoch_started=epoch_started,
+            make_epoch_started=partial(self._epoch_started, made, config, name),
             reading=made.feed,
             patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
         )
@@ -346,6 +336,8 @@ class HandDrivenJob:
             connections=self,
             stage=self.stage,
             workers=_InlineWorkers(self),
+            newest_snapshot=made.newest_snapshot,
+            checkpoint_offset=made.checkpoint_offset,
             on_answer=self.requests.answered,
         )
         self.mode, given = first_input(
@@ -353,6 +345,25 @@ class HandDrivenJob:
         )
         if self.mode != "finished":
             self.run(lambda: self.runtime.begin(given))
+
+    def _epoch_started(
+        self, made: Rebuild, config: KernelConfig, name: str, epoch: int
+    ) -> UnstoredRecord:
+        record = Record(
+            epoch=epoch,
+            driver_id=name,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=max(self.clock.now_us(), made.state.timestamp_us),
+            job_id=self._driver.job_id,
+            attributes={
+                "parallelism": str(self._driver.parallelism),
+                "mode": "batch" if self._driver.is_batch else "streaming",
+                "operators": describe_operators(self.chain),
+                **limits_of(config),
+            },
+        )
+        return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
 
     def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
         is_batch = self._driver.is_batch
@@ -418,8 +429,7 @@ class HandDrivenJob:
         group = self.runtime.take_group()
         if not group:
             return False
-        self.appender.append(group)
-        self.runtime.acknowledged()
+        self.runtime.acknowledged(self.appender.append(group))
         return True
 
     def release(self) -> None:
