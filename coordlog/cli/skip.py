@@ -52,7 +52,7 @@ class _Wanted:
 @click.option(
     "--event",
     "sequence",
-    type=int,
+    type=click.IntRange(min=0),
     metavar="SEQUENCE",
     help="SEQ of its record, as `coordlog history` shows it.",
 )
