@@ -13,8 +13,11 @@ files=(
   coordlog/kernel/building.py
   coordlog/kernel/checkpoints.py
   coordlog/kernel/failures.py
+  coordlog/kernel/poison.py
   coordlog/kernel/policy.py
   coordlog/kernel/requests.py
+  coordlog/kernel/settling.py
+  coordlog/kernel/skips.py
   coordlog/kernel/step.py
   schemas/counting.py
 )
@@ -23,7 +26,7 @@ kernel_tests=(
   tests/unit/test_{events,flink_holder,restart_policy,completion,global_failover,kernel_corners,gateways,flink_races}.py
   tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,clause_corners,splits,commits}.py
   tests/unit/test_{flink_resets,flink_checkpoints,flink_job,parallelism,non_restored_state,event_sourced}.py
-  tests/unit/test_{missing_parts,two_drivers,flink_sources,flink_sources_checkpoints}.py
+  tests/unit/test_{missing_parts,two_drivers,skips,flink_sources,flink_sources_checkpoints}.py
 )
 counting_tests=(
   tests/unit/test_{counting,protocol,appender}.py
