@@ -6,6 +6,7 @@ Below the root, `.coordlog/` holds what is not for readers: `owner.json`, `schem
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -202,7 +203,8 @@ class Destination:
         if free is not None and free < at_least:
             raise OutOfSpaceError(
                 self.where,
-                f"{free:,} bytes are free there, of which {at_least:,} are to stay so: {therefore}",
+                f"[errno {errno.ENOSPC}] {free:,} bytes are free there, of which {at_least:,} are to "
+                f"stay so: {therefore}",
                 "free some space there, then run the same command again",
             )
 

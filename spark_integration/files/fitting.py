@@ -100,8 +100,9 @@ def _is_rounded(values: pa.Array, cast: pa.Array) -> bool:
     """Arrow's safe casts refuse all that loses something, but floats in fewer bits."""
     if not (pa.types.is_floating(values.type) and pa.types.is_floating(cast.type)):
         return False
-    differ = pc.not_equal(cast.cast(values.type), values)
-    return bool(pc.any(pc.and_(differ, pc.invert(pc.is_nan(values)))).as_py())
+    differ = pc.call_function("not_equal", [cast.cast(values.type), values])
+    is_number = pc.call_function("invert", [pc.call_function("is_nan", [values])])
+    return bool(pc.call_function("any", [pc.call_function("and", [differ, is_number])]).as_py())
 
 
 def _doubled(names: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -136,7 +137,9 @@ def s3_errors(where: str, doing: str) -> Generator[None]:
         text = f"{doing}: {code} {message}".rstrip()
         if _status(error) == _NO_SPACE:
             raise OutOfSpaceError(
-                where, text, "free some space in the store, then run the same command again"
+                where,
+                f"[errno {errno.ENOSPC}] {text}",
+                "free some space in the store, then run the same command again",
             ) from error
         step = _NEXT_STEPS.get(code, "see that the store works, then run the same command again")
         raise SinkError(where, text, step) from error

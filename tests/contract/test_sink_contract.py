@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import pickle
@@ -311,6 +312,51 @@ def test_a_late_settler_brings_nothing_back_that_a_reader_has_taken_away(
         late_settler(place, staged(place, count=1), pause_at)
         assert place.published() == [], f"paused at place {pause_at}"
         assert place.staged() == place.left_behind() == []
+
+
+@pytest.mark.clause("K2")
+@pytest.mark.slow
+def test_a_settler_that_begins_anywhere_within_another_completes_nothing_after_it(
+    s3_store: S3Server,
+) -> None:
+    """It begins its upload while the other is at work, and would complete it when that is done."""
+    first = S3Place(s3_store)
+    first.sink().prepare(JOB)
+    for begin_at in range(len(places_of(first, staged(first, count=1)))):
+        place = S3Place(s3_store)
+        place.sink().prepare(JOB)
+        begin_within_another(place, staged(place, count=1), begin_at)
+        assert place.published() == [], f"begun at place {begin_at}"
+        assert place.left_behind() == []
+
+
+def begin_within_another(place: Place, intent: PublishFiles, begin_at: int) -> None:
+    is_paused_or_over, may_go_on = threading.Event(), threading.Event()
+    passed = itertools.count()
+
+    def late(name: str) -> None:
+        if name.startswith("before complete"):
+            is_paused_or_over.set()
+            assert may_go_on.wait(60)
+
+    def settle_late() -> None:
+        with contextlib.suppress(SinkError):  # it finds neither name, where both have gone
+            in_order(place).settle(intent, at=late)
+        is_paused_or_over.set()
+
+    other = threading.Thread(target=settle_late)
+
+    def at(_place: str) -> None:
+        if next(passed) == begin_at:
+            other.start()
+            assert is_paused_or_over.wait(60)
+
+    in_order(place).settle(intent, at=at)
+    for name in place.published():
+        place.remove(name)
+    may_go_on.set()
+    other.join(60)
+    assert not other.is_alive()
 
 
 @pytest.mark.clause("K2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -34,8 +34,7 @@ def publish(sink: ParquetSink, *batches: pa.RecordBatch) -> None:
 
 def test_a_character_is_escaped_as_spark_does_it(spark: SparkSession) -> None:
     text = "".join(map(chr, range(1, 0x250))) + "日本\U0001f600"
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm: Any = spark._jvm
     spark_does = jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName(text)
 
     assert escaped(text) == spark_does

@@ -412,7 +412,9 @@ def test_no_new_job_starts_where_less_than_a_gibibyte_is_free(
     sink = ParquetSink(tmp_path / "out")
     with pytest.raises(OutOfSpaceError) as caught:
         sink.prepare(JOB)
-    assert "1,073,741,823 bytes are free there, of which 1,073,741,824" in str(caught.value)
+    assert "[errno 28] 1,073,741,823 bytes are free there, of which 1,073,741,824" in str(
+        caught.value
+    )
     assert exit_of(caught.value) is Exit.NO_SPACE
 
     monkeypatch.setattr(LocalStore, "free_bytes", lambda _store: GIB)
