@@ -1,4 +1,4 @@
-"""`coordlog ingest`: files into Parquet, exactly once."""
+"""`coordlog ingest`: files or topics into Parquet, exactly once."""
 
 from __future__ import annotations
 
@@ -111,6 +111,23 @@ __all__ = ["ingest"]
     help="What becomes of a file that cannot be read, or a part of it, after the listing.",
 )
 @click.option(
+    "--bounded/--unbounded",
+    "is_bounded",
+    default=True,
+    help="Topics: up to where they end when the job begins, or without end.",
+)
+@click.option(
+    "--starting",
+    default="earliest",
+    metavar="WHERE",
+    help="Topics: earliest, latest, or a moment as in 2026-01-31T08:00:00Z.",
+)
+@click.option(
+    "--decode",
+    type=click.Choice(["utf8"]),
+    help="Topics: values are text; without it they are bytes.",
+)
+@click.option(
     "--batch-rows",
     type=int,
     default=FILE_BATCH_ROWS,
@@ -200,10 +217,11 @@ __all__ = ["ingest"]
 )
 @click.pass_context
 def ingest(context: click.Context, /, **given: object) -> None:
-    """Read the files of SRC and write them to DEST as Parquet, each row exactly once.
+    """Read the files or topics of SRC and write them to DEST as Parquet, each row exactly once.
 
-    SRC is a file, a folder, a glob or an fsspec URL without credentials (they come from the
-    environment); DEST is a local folder of this job's own, or s3://BUCKET/PREFIX.
+    SRC is a file, a folder, a glob, an fsspec URL, or topics as kafka://HOST:PORT/TOPIC,TOPIC;
+    without credentials (they come from the environment). DEST is a local folder of this job's own,
+    or s3://BUCKET/PREFIX.
 
     Killed at any time, the same command goes on: from the last checkpoint, or with --batch from the
     files that are finished. Ctrl-C and SIGTERM stop it in order, a second one at once. Once the job

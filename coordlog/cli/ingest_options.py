@@ -22,9 +22,12 @@ from coordlog.limits import (
     WATCH_INTERVAL_S,
 )
 
+from .ingest_kafka import is_kafka, kafka_problems, kafka_source
+
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.sink import ParquetSink
     from coordlog.spark_integration.files.source import FileSource
+    from coordlog.spark_integration.kafka.source import KafkaSource
     from coordlog.spark_integration.transform import TransformFunction
 
 __all__ = ["IngestOptions", "IngestParts", "OptionsError", "default_job_id", "parts_of"]
@@ -78,6 +81,10 @@ class IngestOptions:
     batch_rows: int = FILE_BATCH_ROWS
     no_newlines_in_fields: bool = False
     transform: str | None = None
+    is_bounded: bool = True
+    """Of topics; files end."""
+    starting: str = "earliest"
+    decode: Literal["utf8"] | None = None
     master: str | None = None
     restarts_max: int = RESTARTS_MAX
     is_take_over: bool = False
@@ -100,7 +107,7 @@ class IngestParts:
     """What a job is made of, from checked options."""
 
     job_id: str
-    source: FileSource
+    source: FileSource | KafkaSource
     transform: TransformFunction | None
     sink: ParquetSink
 
@@ -138,7 +145,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
 
     from .ingest_transform import load_transform  # noqa: PLC0415
 
-    problems = _out_of_range(options)
+    problems = [*_out_of_range(options), *kafka_problems(options)]
 
     def attempt(make: Callable[[], R]) -> R | None:
         try:
@@ -147,10 +154,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
             problems.append(str(error))
             return None
 
-    job_id = options.job_id or default_job_id(options.destination)
-    attempt(lambda: check_job_id(job_id))
-    source = attempt(
-        lambda: FileSource(
+    def file_source() -> FileSource:
+        return FileSource(
             options.source,
             format=options.file_format,
             compression=options.compression,
@@ -165,7 +170,10 @@ def parts_of(options: IngestOptions) -> IngestParts:
             no_newlines_in_fields=options.no_newlines_in_fields,
             on_error=options.on_error,
         )
-    )
+
+    job_id = options.job_id or default_job_id(options.destination)
+    attempt(lambda: check_job_id(job_id))
+    source = attempt(lambda: kafka_source(options) if is_kafka(options.source) else file_source())
     sink = attempt(
         lambda: ParquetSink(
             options.destination,
@@ -216,6 +224,6 @@ def _out_of_range(options: IngestOptions) -> list[str]:
             ("--delimiter", options.delimiter != ",", ("csv",)),
             ("--no-newlines-in-fields", options.no_newlines_in_fields, ("csv",)),
         )
-        if is_given and options.file_format not in formats
+        if is_given and options.file_format not in formats and not is_kafka(options.source)
     ]
     return problems

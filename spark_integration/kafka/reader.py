@@ -137,7 +137,7 @@ class KafkaReader(SourceReader):
         self._no_more_splits = False
         self._answered_at = self._retry_at = self._looked_at = 0.0
         self._missing_since: dict[str, float] = {}
-        self._last_error = "nothing yet"
+        self._last_error = ""
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
         """Take up the splits in `state`."""
@@ -418,9 +418,10 @@ class KafkaReader(SourceReader):
     def _check_answers(self) -> None:
         silent_s = self._monotonic() - self._answered_at
         if silent_s >= KAFKA_TIMEOUT_S:
+            last = f" (last: {self._last_error})" if self._last_error else ""
             raise SourceError(
                 f"Kafka at {self._options.cluster.bootstrap_servers}",
-                f"no answer for {silent_s:.0f} s (last: {self._last_error})",
+                f"no answer for {silent_s:.0f} s{last}",
                 "see that its broker runs and can be reached; reading goes on where it was",
             )
 

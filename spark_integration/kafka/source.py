@@ -140,6 +140,14 @@ class KafkaSource:
             raise SourceError(found.where, found.problem, found.next_step)
         return self._rows.schema
 
+    def check(self) -> None:
+        """See, before anything is started, that there is something that can be read. Blocks.
+
+        Raises:
+            SourceError: As `settle_schema`.
+        """
+        self.settle_schema()
+
     def _enumerator(self, context: EnumeratorContext, kept: bytes | None) -> KafkaEnumerator:
         return KafkaEnumerator(
             context, kept, discovery=self._discovery, interval_s=self._interval_s

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,8 @@ from coordlog.cli.ingest_options import (
 from coordlog.cli.ingest_transform import load_transform
 from coordlog.cli.main import main
 from coordlog.errors import OptionError
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.kafka.source import KafkaSource
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
 
@@ -259,6 +262,49 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
         )
     )
 
+    assert isinstance(parts.source, FileSource)
     assert parts.source.settle_schema() == pa.schema({"value": pa.string()})
     parts.source.check()
     assert parts.source._is_watching
+
+
+def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
+    parts = parts_of(
+        IngestOptions(
+            source="kafka://127.0.0.1:9092,127.0.0.2:9092/a,b",
+            destination=str(tmp_path / "out"),
+            is_bounded=False,
+            starting="2026-01-31T08:00:00Z",
+            decode="utf8",
+        )
+    )
+
+    assert isinstance(parts.source, KafkaSource)
+    assert parts.chain().source.is_unbounded
+    assert parts.source._discovery.topics == ("a", "b")
+    assert parts.source._cluster.bootstrap_servers == "127.0.0.1:9092,127.0.0.2:9092"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"source": "kafka://me:secret@h:1/t"}, "SRC is '(hidden)'"),
+        ({"source": "kafka://h:1"}, "SRC is 'kafka://h:1'; it must be kafka://HOST:PORT"),
+        ({"source": "kafka://h/t"}, "bootstrap_servers is 'h'"),
+        ({"source": "kafka://h:1/t", "starting": "2026-01-31"}, "--starting is '2026-01-31'"),
+        ({"source": "kafka://h:1/t", "delimiter": ";"}, "--delimiter is given; it is for files"),
+        (
+            {"source": "kafka://h:1/t", "is_bounded": False, "is_batch": True},
+            "--unbounded is given with --batch",
+        ),
+        ({"source": "in", "starting": "latest"}, "--starting is given; it is for kafka://"),
+    ],
+)
+def test_what_does_not_fit_topics_is_named(
+    tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionsError) as caught:
+        parts_of(IngestOptions(destination=str(tmp_path / "out"), **given))
+
+    assert str(caught.value).startswith(said)
+    assert "secret" not in str(caught.value)
