@@ -19,7 +19,7 @@ from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 from .history import benchmark_chain, make_history
 from .results import Row
 
-__all__ = ["measure_rebuild"]
+__all__ = ["fill", "measure_rebuild"]
 
 _GROUP: Final = 1_000
 _ROUNDS: Final = 5
@@ -32,13 +32,13 @@ def measure_rebuild(bootstrap_servers: str, record_count: int) -> Row:
     chain = benchmark_chain()
     projection = projection_of(chain)
     try:
-        _fill(log, make_history(record_count))
+        fill(log, make_history(record_count))
         end_offset = log.high_watermark()
         ours, raw = [], []
         for _ in range(_ROUNDS):
             raw.append(end_offset / _raw(bootstrap_servers, log.topic, end_offset))
             began = time.perf_counter()
-            made = rebuild(log, chain, projection)
+            made = rebuild(log, chain, projection, is_whole=True)
             ours.append(made.record_count / (time.perf_counter() - began))
             assert made.end_offset == end_offset, "all of it was read"
     finally:
@@ -55,7 +55,8 @@ def measure_rebuild(bootstrap_servers: str, record_count: int) -> Row:
     )
 
 
-def _fill(log: KafkaLog, records: Sequence[UnstoredRecord]) -> None:
+def fill(log: KafkaLog, records: Sequence[UnstoredRecord]) -> None:
+    """Append them all."""
     writer = log.writer()
     for first in range(0, len(records), _GROUP):
         writer.append(records[first : first + _GROUP], timeout_s=30.0)

@@ -224,6 +224,8 @@ class JobDriver:
             connections=self._surroundings.connections(),
             stage=self._surroundings.stage(),
             workers=self._mailbox,
+            newest_snapshot=made.newest_snapshot,
+            checkpoint_offset=made.checkpoint_offset,
             on_released=self._on_released,
             on_answer=self._requests.answered,
         )
@@ -237,6 +239,7 @@ class JobDriver:
             mode=mode,
             checkpoint_id=checkpoint,
             checkpoint_offset=None if checkpoint == NO_CHECKPOINT else made.checkpoint_offset,
+            snapshot_offset=made.started_at,
             record_count=made.record_count,
             void_count=made.void_count,
             seconds=time.monotonic() - began_s,
@@ -296,7 +299,8 @@ class JobDriver:
                         **limits_of(config),
                         **options.versions,
                     },
-                )
+                ),
+                snapshot_offset=made.newest_snapshot.offset,
             )
 
         return take_over(

@@ -45,6 +45,16 @@ PAYLOAD_BYTES_MAX: Final = 256 * 1024
 RECORD_BYTES_MAX: Final = 900_000
 """One encoded record: below Kafka's default `max.message.bytes` of 1,048,588 with room for key and headers."""
 
+SNAPSHOT_EVERY_RECORDS: Final = 10_000
+"""Records that count from one `SNAPSHOT` to the next: a restore folds as many, half a second's worth, at most twice
+that where the driver died before a new one was released."""
+
+SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A job's encoded state before it is compressed: bounds what a damaged snapshot can make a reader take."""
+
+SNAPSHOT_CHAIN_MAX: Final = 100
+"""Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
+
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 UNRELEASED_TURNS_MAX: Final = 10_000
 """Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""

@@ -15,6 +15,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from coordlog.errors import CoordlogError, LogError, UsageError
 from coordlog.kernel.inputs import RequestArrived
@@ -238,7 +239,7 @@ class Mailbox:
                 if not group:
                     appender.look()
                     continue
-                appender.append(group)
+                offsets = appender.append(group)
             except (LogError, CoordlogError) as error:
                 self.end(error)
                 return
@@ -246,7 +247,7 @@ class Mailbox:
                 _log.exception("the log thread ends")
                 self.end(error)
                 return
-            self.post(runtime.acknowledged)
+            self.post(partial(runtime.acknowledged, offsets))
 
     def _run_watchdog(self) -> None:
         runtime = self._runtime

@@ -14,12 +14,14 @@ from coordlog.log.protocol import Place
 from coordlog.operators_fit import check_operators, describe_operators
 from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
-from coordlog.projections.state import CompletedCheckpoint, JobState, Phase
+from coordlog.projections.snapshots import SnapshotCodec
+from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotSearch, find_snapshot
 
 __all__ = [
     "Rebuild",
@@ -75,15 +77,32 @@ class Rebuild:
         self.void_count = 0
         self.checkpoint_offset: int | None = None
         """Of the newest `CHECKPOINT_COMPLETED` that counts."""
+        self.started_at: int | None = None
+        """The offset of the snapshot that the fold started from; None for the log's start."""
+        self.newest_snapshot = NO_SNAPSHOT
         self._projection, self._types, self._operators = projection, types, operators
         self._undeclared: dict[str, int] = {}
         """Offsets of the registrations of types that the job does not declare."""
         self._turn: list[tuple[StoredRecord, Header | None]] = []
+        self._passed_over: frozenset[int] = frozenset()
 
     @property
     def place(self) -> Place:
         """How far the log has been folded."""
         return Place(end_offset=self.end_offset, counting=self.counting)
+
+    def begin_at(self, search: SnapshotSearch) -> None:
+        """Start from the snapshot that was found, if there is one. Before anything else."""
+        self._passed_over = frozenset(search.passed_over)
+        found = search.found
+        if found is None:
+            return
+        self.state, self.checkpoint_offset = found.decoded.state, found.decoded.checkpoint_offset
+        self.counting = found.counting
+        self.started_at = self.end_offset = found.offset
+        for key, _ in sorted_items(self.state.types):
+            if key not in self._types:
+                self._undeclared[key] = found.offset
 
     def feed(self, stored: StoredRecord) -> None:
         """One more record; one that was folded before is passed over.
@@ -130,6 +149,9 @@ class Rebuild:
         self.record_count += 1
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             self.checkpoint_offset = stored.offset
+        elif record.kind is Kind.SNAPSHOT and stored.offset not in self._passed_over:
+            sequence = header.sequence if header is not None else 0
+            self.newest_snapshot = NewestSnapshot(offset=stored.offset, sequence=sequence)
 
     def _check_type(self, offset: int, record: Record) -> None:
         key = record.payload_type or ""
@@ -169,7 +191,10 @@ class Restored:
     """What the job goes on from, -1 for none."""
     checkpoint_offset: int | None
     """The offset of that checkpoint's `CHECKPOINT_COMPLETED`."""
+    snapshot_offset: int | None = None
+    """The offset of the snapshot that the fold started from; None for the log's start."""
     record_count: int
+    """Those that were folded, from there on, and counted."""
     void_count: int
     seconds: float
 
@@ -180,24 +205,30 @@ def rebuild(
     projection: JobProjection,
     *,
     on_progress: Callable[[int, int], None] | None = None,
+    is_whole: bool = False,
 ) -> Rebuild:
-    """Fold the log to its high watermark.
+    """Fold the log to its high watermark, from the newest snapshot that this job can start from, or its start.
 
     Args:
         log: The job's.
         chain: The job's.
         projection: Of the chain.
         on_progress: Called now and then with the offset reached and the high watermark.
+        is_whole: From the start, whatever snapshots there are: for one who looks at the records on the way.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
-        RestoreError: The log does not begin at its beginning.
+        RestoreError: The log does not begin at its beginning, and there is no snapshot to start from.
         LogUnavailableError: No progress within the bound.
     """
     operators = frozenset(link.operator_id for link in chain.links)
     made = Rebuild(projection, chain.payload_types, operators)
     start, end = log.start_offset(), log.high_watermark()
-    if start > 0:
+    if not is_whole:
+        codec = SnapshotCodec(projection, operators)
+        if not codec.without_codec:
+            made.begin_at(find_snapshot(log, codec, start, end))
+    if start > made.end_offset:
         raise RestoreError(
             log.identity.name,
             "the first record that is needed",
@@ -206,7 +237,7 @@ def rebuild(
             "retention has removed history: restore the topic from a copy, or use another job id",
         )
     reached = time.monotonic()
-    for stored in log.read(start, end):
+    for stored in log.read(made.end_offset, end):
         made.feed(stored)
         if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
             continue

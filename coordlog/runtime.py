@@ -25,10 +25,12 @@ from coordlog.kernel.inputs import (
     CheckpointTimedOut,
     FailGlobally,
     Input,
+    RegisterType,
     RequestOutcome,
     Respond,
     Rollback,
     StopAsked,
+    TakeSnapshot,
     WorkDone,
 )
 from coordlog.kernel.outputs import (
@@ -64,11 +66,13 @@ from coordlog.limits import (
     REASON_CHARS_MAX,
     RECORD_BYTES_MAX,
     REGISTRATION_TIMEOUT_S,
+    SNAPSHOT_EVERY_RECORDS,
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
+from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.state import JobState, Phase, sorted_values
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
@@ -77,6 +81,7 @@ from coordlog.schemas.record import Record, record_key
 
 from .arrivals import input_of, registration_of
 from .releasing import Releasing, Workers
+from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker
 from .timers import Clock, Timers
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
@@ -93,6 +98,8 @@ class RuntimeOptions:
     checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
     ack_timeout_s: float = ACK_TIMEOUT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
+    """Records that count from one snapshot to the next; None for no snapshots."""
     append_stall_s: float = 1.0
     """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
 
@@ -106,6 +113,8 @@ class Turn:
     records: list[Record] = field(default_factory=list)
     effects: list[Effect | Callable[[], None]] = field(default_factory=list)
     unstored: Sequence[UnstoredRecord] = ()
+    watched: Sequence[int] = ()
+    """Those of its records whose offsets the snapshots need."""
     after: JobState
     """The state at its end."""
     call_count: int = 0
@@ -141,6 +150,8 @@ class Runtime:
         connections: Connections,
         stage: Stage,
         workers: Workers,
+        newest_snapshot: NewestSnapshot = NO_SNAPSHOT,
+        checkpoint_offset: int | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
     ) -> None:
@@ -161,6 +172,12 @@ class Runtime:
         self._config, self._options, self._clock = config, options, clock
         self._connections, self._stage, self._workers = connections, stage, workers
         self._on_released, self._on_answer = on_released, on_answer
+        self._snapshots = SnapshotTaker(
+            SnapshotCodec(config.projection),
+            options.snapshot_every,
+            newest_snapshot,
+            checkpoint_offset,
+        )
         self._turn: Turn | None = None
         self._calls: deque[Call] = deque()
         self._failed_inside: tuple[str, str] | None = None
@@ -325,9 +342,20 @@ class Runtime:
         while following is not None and self.outcome is None:
             self._run_turn(following, None)
             following = due(self.state)
+        if self._snapshots.is_due(self.state):
+            self._take_snapshot()
         self._start_stage_if_ready()
         self._retry_final_checkpoint()
         self._release_ready()
+
+    def _take_snapshot(self) -> None:
+        """A turn of its own: its type is in the log before."""
+        key = SNAPSHOT_TYPE.key
+        if key not in self.state.types:
+            self._run_turn(RegisterType(payload_type=key), None)
+        payload = self._snapshots.take(self.state)
+        if payload is not None:
+            self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
 
     def _turn_of_effects(self) -> Turn:
         """A turn without records, for effects that must not overtake what waits for the log."""
@@ -415,7 +443,11 @@ class Runtime:
             replace(record, turn_remaining=count - 1 - n) if count - 1 - n else record
             for n, record in enumerate(turn.records)
         ]
-        turn.unstored = [to_unstored(record) for record in turn.records]
+        newest = self._snapshots.offset
+        turn.unstored = [to_unstored(record, snapshot_offset=newest) for record in turn.records]
+        turn.watched = [n for n, one in enumerate(turn.records) if SnapshotTaker.is_watched(one)]
+        for _ in turn.watched:
+            self._snapshots.closed()
         for record, unstored in zip(turn.records, turn.unstored, strict=True):
             if unstored.size_bytes > RECORD_BYTES_MAX:
                 _log.error("a %s of %d bytes", record.kind.value, unstored.size_bytes)
@@ -454,12 +486,17 @@ class Runtime:
         self._in_flight_since_s = self._clock.monotonic_s()
         return group
 
-    def acknowledged(self) -> None:
-        """The group in flight counts: release its effects, in log order."""
+    def acknowledged(self, offsets: Sequence[int]) -> None:
+        """The group in flight counts, at these offsets: release its effects, in log order."""
         self._stalled_s = self.stalled_s()
         turns = [self._waiting.popleft() for _ in range(self._in_flight)]
+        assert len(offsets) == sum(len(turn.unstored) for turn in turns), "one for each record"
         self._in_flight = 0
+        first = 0
         for turn in turns:
+            for n in turn.watched:
+                self._snapshots.released(turn.records[n], offsets[first + n])
+            first += len(turn.unstored)
             self._release(turn)
         self._release_ready()
 

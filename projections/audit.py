@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from coordlog.errors import RecordError
+from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, judge
 from coordlog.schemas.header import Header
@@ -15,6 +16,7 @@ from coordlog.schemas.record import Kind, Record
 from .attempts import AttemptFold, AttemptRow
 from .checkpoint_audit import CheckpointFold, CheckpointRow
 from .payload_json import Fields, PayloadReader
+from .snapshots import SNAPSHOT_TYPE, schemas_of
 from .split_audit import SplitFold, SplitRow
 
 __all__ = ["Audit", "AuditRecord", "Stored", "audit", "audit_records", "counting_at"]
@@ -135,8 +137,10 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
     first = next(entries, None)
     if first is None:
         return
-    reader = PayloadReader()
-    for judged in judge(_chained(first, entries), counting_at(first)):
+    counting, reader = counting_at(first), PayloadReader()
+    if counting != NOTHING_COUNTED:
+        reader.begin(_schemas_before(first))
+    for judged in judge(_chained(first, entries), counting):
         entry = judged.entry
         record, problem = _decoded(entry)
         one = AuditRecord(
@@ -150,6 +154,19 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
             problem=problem,
         )
         yield one if record is None else _with_fields(one, record, reader)
+
+
+def _schemas_before(first: Stored) -> Mapping[str, str]:
+    """What was registered before the snapshot with which a log begins; nothing where this version cannot tell."""
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    if record.payload_type != SNAPSHOT_TYPE.key:
+        return {}
+    try:
+        snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
+        assert isinstance(snapshot, JobSnapshot)
+        return schemas_of(snapshot)
+    except ValueError:
+        return {}
 
 
 def audit(stored: Iterable[Stored]) -> Audit:

@@ -61,6 +61,11 @@ class JobProjection:
             {operator_id: one.initial for operator_id, one in self._operators.items()}
         )
 
+    @property
+    def operators(self) -> Mapping[str, OperatorProjection[Any]]:
+        """The projections of the operators that have one, by operator id, sorted."""
+        return self._operators
+
     def initial(self) -> JobState:
         """The state before the first record."""
         return JobState(projections=self._initial)
@@ -233,9 +238,12 @@ def _tried_afresh(intents: Map[int, OpenIntent]) -> Map[int, OpenIntent]:
 
 
 def _type_registered(state: JobState, record: Record) -> JobState:
-    assert record.payload_type is not None, "a type has a name"
+    key = record.payload_type
+    assert key is not None, "a type has a name"
     return evolve(
-        state, types=state.types.set(record.payload_type, record.attributes["fingerprint"])
+        state,
+        types=state.types.set(key, record.attributes["fingerprint"]),
+        schemas=state.schemas.set(key, (record.payload or b"").decode()),
     )
 
 

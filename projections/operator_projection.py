@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
-__all__ = ["OperatorProjection"]
+__all__ = ["OperatorProjection", "StateCodec"]
 
 S = TypeVar("S")
+
+
+class StateCodec(Protocol[S]):
+    """States of one projection to bytes and back: equal states have equal bytes, and `decode(encode(s)) == s`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the bytes do: what another one has written is not decoded."""
+        ...
+
+    def encode(self, state: S) -> bytes:
+        """The state's bytes."""
+        ...
+
+    def decode(self, data: bytes) -> S:
+        """The state in `data`. Raises ValueError where the bytes are none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +45,6 @@ class OperatorProjection(Generic[S]):
     version: int
     initial: S
     apply: Callable[[S, Record, Payload | None], S]
+    codec: StateCodec[S] | None = None
+    """What a job's snapshots hold its states with: `DerivedCodec(MyState)`, for most. Without one
+    the job has no snapshots, and each restore folds its log from the start."""

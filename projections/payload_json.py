@@ -47,6 +47,11 @@ class PayloadReader:
             except (ValueError, KeyError, TypeError):
                 self._types.pop(record.payload_type, None)  # shown as bytes from here on
 
+    def begin(self, schemas: Mapping[str, str]) -> None:
+        """Remember schemas that were registered before the first record that `read` is given: JSON by type key."""
+        for key in sorted(schemas):
+            self._types[key] = Avro(schemas[key])
+
     def schema_json(self, payload_type: str) -> str | None:
         """The schema that the log has registered for a type; None where it has none."""
         avro = self._types.get(payload_type)

@@ -30,6 +30,7 @@ from coordlog.schemas.source_events import (
 from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
 from .operator_projection import OperatorProjection
+from .state_codec import DerivedCodec
 
 __all__ = [
     "SPLITS",
@@ -550,5 +551,9 @@ def _merged(one: ReaderState, other: ReaderState) -> ReaderState:
 
 
 SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
-    name="coordlog.splits", version=1, initial=SplitsState(), apply=_apply
+    name="coordlog.splits",
+    version=1,
+    initial=SplitsState(),
+    apply=_apply,
+    codec=DerivedCodec(SplitsState),
 )

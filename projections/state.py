@@ -326,6 +326,8 @@ class JobState:
     """Those that had, before this reign: what they sent to an attempt fails with it (clause E8)."""
     types: Map[str, str] = field(default_factory=Map)
     """Fingerprints by type key."""
+    schemas: Map[str, str] = field(default_factory=Map)
+    """The registered schemas by type key, as JSON: a log that begins with a snapshot needs them."""
     subtasks: Map[int, SubtaskState] = field(default_factory=Map)
     """After an `EPOCH_STARTED` with another parallelism those of the old one, until the reset."""
     retired: Map[int, SubtaskState] = field(default_factory=Map)

@@ -14,6 +14,7 @@ __all__ = [
     "CoordinatorCut",
     "EventSkipped",
     "FinishedSubtask",
+    "JobSnapshot",
     "OperatorState",
     "Refused",
     "SkipEvent",
@@ -125,6 +126,20 @@ class CheckpointMetadata(Payload):
     """The oldest checkpoint that is still retained once this one has completed."""
 
 
+@payload("coordlog.job_snapshot", version=1)
+class JobSnapshot(Payload):
+    """What `SNAPSHOT` holds: the whole job state before it, as `coordlog.projections.snapshots` encodes it."""
+
+    state_version: int
+    schema_fingerprint: str
+    """Of the Avro schema of the encoded state."""
+    state_bytes: int
+    """Its length."""
+    state_sha256: bytes
+    state: bytes
+    """Compressed with zlib."""
+
+
 @fact("coordlog.refused", version=1)
 class Refused(Payload):
     """Something that an attempt or a task sent and that changes no state; the record says why."""
@@ -206,6 +221,7 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     CheckpointMetadata,
     CheckpointTriggered,
     EventSkipped,
+    JobSnapshot,
     Refused,
     SkipEvent,
     SkipRecorded,

@@ -20,6 +20,7 @@ __all__ = [
     "ENVELOPE_FINGERPRINT",
     "ENVELOPE_SCHEMA",
     "Avro",
+    "Plain",
     "avro_fingerprint",
     "decode_record",
     "encode_record",

@@ -20,6 +20,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.subtask import Operator, Poll, PollStatus, SourceReader
@@ -218,7 +219,11 @@ def _handled(state: tuple[int, ...], record: Record, value: Payload | None) -> t
 
 
 HANDLED: OperatorProjection[tuple[int, ...]] = OperatorProjection(
-    name="test.handled", version=1, initial=(), apply=_handled
+    name="test.handled",
+    version=1,
+    initial=(),
+    apply=_handled,
+    codec=DerivedCodec(tuple[int, ...]),
 )
 """What was handled, in order: the state of an event-sourced coordinator of these tests."""
 

@@ -16,6 +16,7 @@ from coordlog.coordinator import (
     SubtaskGateway,
 )
 from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
@@ -227,7 +228,11 @@ class CountingProvider(CoordinatorProvider):
         if self.is_folded:
             initial: Counts = tuple(Count() for _ in range(self.parallelism))
             self.projection = OperatorProjection(
-                name="machine.counts", version=1, initial=initial, apply=_apply
+                name="machine.counts",
+                version=1,
+                initial=initial,
+                apply=_apply,
+                codec=DerivedCodec(Counts),
             )
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:

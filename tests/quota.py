@@ -11,7 +11,12 @@ from immutables import Map
 
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinator import CoordinatorContext, SubtaskGateway
-from coordlog.coordinators import CoordinatorProvider, EventSourcedCoordinator, OperatorProjection
+from coordlog.coordinators import (
+    CoordinatorProvider,
+    DerivedCodec,
+    EventSourcedCoordinator,
+    OperatorProjection,
+)
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.schemas.payload import Payload, event
 from coordlog.schemas.record import Kind, Record
@@ -129,7 +134,7 @@ class QuotaProvider(CoordinatorProvider):
     operator_id = "source"
     payload_types: tuple[type[Payload], ...] = (Used, Granted)
     projection: OperatorProjection[Any] | None = OperatorProjection(
-        name="test.quota", version=1, initial=Quota(), apply=_apply
+        name="test.quota", version=1, initial=Quota(), apply=_apply, codec=DerivedCodec(Quota)
     )
 
     def __init__(self) -> None:

@@ -45,6 +45,7 @@ from split_fakes import listing
 __all__ = [
     "MADE",
     "ROWS",
+    "SNAPSHOT_EVERY",
     "SPLITS",
     "SUBTASKS",
     "CountingTask",
@@ -61,6 +62,8 @@ SUBTASKS = 2
 ROWS, MADE = 3, 3
 """Of each subtask of a `CountingWorld`: rows that it works on, events that it is sent."""
 SPLITS = tuple("abcde")
+SNAPSHOT_EVERY = 9
+"""Records: a history of a hundred has some, and most drivers are restored from one."""
 _PASSES_MAX = 40
 
 
@@ -136,7 +139,9 @@ def _driver(
         parallelism=SUBTASKS,
         is_batch=is_batch,
         log=log,
-        options=RuntimeOptions(ack_timeout_s=600, checkpoint_timeout_s=600),
+        options=RuntimeOptions(
+            ack_timeout_s=600, checkpoint_timeout_s=600, snapshot_every=SNAPSHOT_EVERY
+        ),
         configure=configure,
         restore=restore,
     )

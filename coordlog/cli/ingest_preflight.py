@@ -87,7 +87,10 @@ def look(
     try:
         state, chain = None, parts.chain()
         if is_there:
-            made = rebuild(tapped, chain, projection_of(chain), on_progress=on_progress)
+            # The whole log: what is shown of a job's progress no snapshot holds.
+            made = rebuild(
+                tapped, chain, projection_of(chain), on_progress=on_progress, is_whole=True
+            )
             state = made.state if made.state.epoch >= 0 else None
         if state is None:
             parts.source.check()

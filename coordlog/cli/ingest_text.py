@@ -132,6 +132,8 @@ def checkpoint_text(progress: Progress, now_us: int) -> str:
 def restored_line(restored: Restored, progress: Progress) -> str:
     """How a job goes on; for one that begins, that it does."""
     folded = f"{restored.record_count:,} records folded in {restored.seconds:.2f} s"
+    if restored.snapshot_offset is not None:
+        folded = f"from the snapshot at offset {restored.snapshot_offset}: {folded}"
     void = f" ({restored.void_count:,} void)" if restored.void_count else ""
     match restored.mode:
         case "start":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coordlog.coordinator import CoordinatorProvider, EventSourcedCoordinator
-from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.operator_projection import OperatorProjection, StateCodec
+from coordlog.projections.state_codec import DerivedCodec
 
 from .commits import CommitCoordinator, CommitCoordinatorProvider
 from .enumerator import EnumeratorContext, SplitEnumerator
@@ -15,6 +16,7 @@ __all__ = [
     "CommitCoordinatorProvider",
     "CoordinatorProvider",
     "DefaultEnumerator",
+    "DerivedCodec",
     "EnumeratorContext",
     "EventSourcedCoordinator",
     "OperatorProjection",
@@ -23,4 +25,5 @@ __all__ = [
     "SplitEnumerator",
     "SplitWatch",
     "WatchingEnumerator",
+    "StateCodec",
 ]

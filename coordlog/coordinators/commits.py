@@ -14,6 +14,7 @@ from coordlog.coordinator import (
 )
 from coordlog.errors import OptionError
 from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
@@ -27,7 +28,11 @@ def _nothing(state: None, record: Record, value: Payload | None) -> None:
 
 
 _STATELESS: Final[OperatorProjection[None]] = OperatorProjection(
-    name="coordlog.commits", version=1, initial=None, apply=_nothing
+    name="coordlog.commits",
+    version=1,
+    initial=None,
+    apply=_nothing,
+    codec=DerivedCodec(type(None)),
 )
 
 

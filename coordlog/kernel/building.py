@@ -127,7 +127,7 @@ class StepBuilder:
             declared = payload_type_of(value)
             payload_type, payload = declared.key, declared.encode(value)
         if payload_type is not None and payload_type not in self.state.types:
-            self._register(payload_type)
+            self.register(payload_type)
         return self._place(
             Record(
                 epoch=self.state.epoch,
@@ -150,7 +150,8 @@ class StepBuilder:
             )
         )
 
-    def _register(self, key: str) -> None:
+    def register(self, key: str) -> None:
+        """Append a type's `TYPE_REGISTERED`."""
         declared = self.config.projection.types.by_key(key)
         self._place(
             Record(

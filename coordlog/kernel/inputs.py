@@ -29,6 +29,7 @@ __all__ = [
     "Input",
     "RecordFact",
     "Redeliver",
+    "RegisterType",
     "Reopen",
     "RequestArrived",
     "RequestOutcome",
@@ -41,6 +42,7 @@ __all__ = [
     "StaleAttempt",
     "Start",
     "StopAsked",
+    "TakeSnapshot",
     "TellRestored",
     "WorkDone",
 ]
@@ -105,6 +107,21 @@ class StopAsked:
     by: str
     with_checkpoint: bool
     is_at_once: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterType:
+    """A payload type is to be in the log before a turn that has no room for it."""
+
+    payload_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSnapshot:
+    """The state as it is now, encoded: a turn of its own, whose one record is a place to start a fold from."""
+
+    payload_type: str
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +322,8 @@ Input = (
     | AdvanceCheckpoints
     | FinishJob
     | StopAsked
+    | RegisterType
+    | TakeSnapshot
     | FailGlobally
     | AttemptRegistered
     | AttemptLost

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordlog.projections.state import JobState, Phase
+from coordlog.schemas.record import Kind
 
 from . import attempts, checkpoints, failures, requests, settling, skips
 from .building import KernelConfig, StepBuilder
@@ -33,6 +34,7 @@ from .inputs import (
     Input,
     RecordFact,
     Redeliver,
+    RegisterType,
     Reopen,
     RequestArrived,
     Respond,
@@ -44,6 +46,7 @@ from .inputs import (
     StaleAttempt,
     Start,
     StopAsked,
+    TakeSnapshot,
     TellRestored,
     WorkDone,
 )
@@ -132,6 +135,11 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             failures.finish_job(builder)
         case StopAsked():
             failures.record_stop(builder, given)
+        case RegisterType():
+            builder.register(given.payload_type)
+        case TakeSnapshot():
+            assert given.payload_type in builder.state.types, "its turn has one record"
+            builder.add(Kind.SNAPSHOT, payload_type=given.payload_type, payload=given.payload)
         case _:
             assert_never(given)
 

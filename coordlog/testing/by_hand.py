@@ -325,7 +325,8 @@ class HandDrivenJob:
                         "operators": describe_operators(self.chain),
                         **limits_of(config),
                     },
-                )
+                ),
+                snapshot_offset=made.newest_snapshot.offset,
             )
 
         self.appender: Appender = take_over(
@@ -346,6 +347,8 @@ class HandDrivenJob:
             connections=self,
             stage=self.stage,
             workers=_InlineWorkers(self),
+            newest_snapshot=made.newest_snapshot,
+            checkpoint_offset=made.checkpoint_offset,
             on_answer=self.requests.answered,
         )
         self.mode, given = first_input(
@@ -418,8 +421,7 @@ class HandDrivenJob:
         group = self.runtime.take_group()
         if not group:
             return False
-        self.appender.append(group)
-        self.runtime.acknowledged()
+        self.runtime.acknowledged(self.appender.append(group))
         return True
 
     def release(self) -> None:

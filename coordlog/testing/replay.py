@@ -56,7 +56,7 @@ class ReplayResult:
     record_count: int
     """The records of those."""
     passed_over_count: int
-    """Turns that record a refusal, from which no call into a coordinator follows; taken as recorded."""
+    """Turns that record a refusal or a snapshot: no call into a coordinator follows; taken as recorded."""
     epoch_count: int
 
 
@@ -237,7 +237,7 @@ class _Replay:
         self._time.runtime = Runtime(
             chain=self._chain,
             config=config if self._configure is None else self._configure(config),
-            options=RuntimeOptions(),
+            options=RuntimeOptions(snapshot_every=None),
             state=state,
             clock=self._time,
             connections=nowhere,
@@ -272,7 +272,7 @@ class _Replay:
                 if record.turn_remaining == 0:
                     self._ahead.append(turn)
                     turn = []
-            runtime.acknowledged()
+            runtime.acknowledged(range(len(group)))
 
     def _close(self) -> None:
         if self._time.runtime is not None:

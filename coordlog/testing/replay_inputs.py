@@ -75,7 +75,9 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
     if started is not None:
         ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen()}
         return ways.get(started.attributes["restore"], Start())
-    first = next(one for one in turn if one.kind is not Kind.TYPE_REGISTERED)
+    first = next((one for one in turn if one.kind is not Kind.TYPE_REGISTERED), None)
+    if first is None:
+        return None  # the type of the snapshot in the turn after it
     if first.kind in (Kind.EVENT_FAILED, Kind.ATTEMPT_FAILED):
         for kind in (Kind.ATTEMPT_STARTED, Kind.SUBTASK_COMPLETED, Kind.ATTEMPT_FAILED):
             if kind in by_kind:

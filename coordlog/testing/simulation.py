@@ -64,6 +64,8 @@ class Outcome:
     void_count: int
     checkpoint: int
     """The last that completed."""
+    from_snapshots: int
+    """Drivers that were restored from a snapshot, and not from the log's start."""
 
 
 def size_of(seed: int) -> JobSize:
@@ -113,6 +115,7 @@ def weather_of(seed: int) -> Weather:
         interval_s=chance.choice((0.006, 0.012, 0.025)),
         checkpoint_timeout_s=chance.choice((0.03, 0.25)),
         ack_timeout_s=chance.choice((0.1, 0.4)),
+        snapshot_every=chance.choice((None, 1, 5, 20, 60)),
     )
 
 
@@ -204,6 +207,7 @@ class Simulation:
             record_count=len(self.log.stored),
             void_count=self.log.void_count,
             checkpoint=state.last_checkpoint,
+            from_snapshots=sum(one.started_at is not None for one in self.drivers),
         )
 
     def _run(self) -> None:

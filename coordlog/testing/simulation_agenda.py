@@ -72,6 +72,8 @@ class Weather:
     checkpoint_timeout_s: float = 0.25
     ack_timeout_s: float = 0.4
     is_overlapping: bool = False
+    snapshot_every: int | None = None
+    """Records from one snapshot of a driver's to the next; None: no snapshots."""
 
 
 class Agenda:

@@ -70,6 +70,8 @@ class SimulatedDriver:
         self._made: Rebuild | None = None
         self._log: protocol.DriverState | None = None
         self._is_taking_over = False
+        self.started_at: int | None = None
+        """The offset of the snapshot that it was restored from."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def later(self, span: Span, act: Callable[[], None]) -> None:
@@ -110,11 +112,30 @@ class SimulatedDriver:
         chain, log = self.around.chain, cast("Log", self.around.log)
         made = rebuild(log, chain, projection_of(chain))
         self._made = made
+        self.started_at = made.started_at
+        self._check_start(made)
         self._check_fits(made)
         if made.state.phase is Phase.FINISHED:
             self.end("nothing to do")
             return
         self.later(self.around.weather.begin_s, self._take_over)
+
+    def _check_start(self, made: Rebuild) -> None:
+        """From a snapshot all is as from the log's start (clause K3)."""
+        if made.started_at is None:
+            return
+        whole = Rebuild(projection_of(self.around.chain), self.around.chain.payload_types)
+        for stored in self.around.log.stored[: made.end_offset]:
+            whole.feed(stored)
+        ours, theirs = (
+            (one.state, one.place, one.checkpoint_offset, one.newest_snapshot)
+            for one in (made, whole)
+        )
+        self.around.book.look(
+            ours == theirs,
+            f"{self.driver_id} has started from the snapshot at offset {made.started_at} and come to another state "
+            "than from the log's start",
+        )
 
     def _check_fits(self, made: Rebuild) -> None:
         check_fits(
@@ -146,7 +167,8 @@ class SimulatedDriver:
                 "operators": describe_operators(self.around.chain),
             },
         )
-        self._log = protocol.take_over_begun(made.place, to_unstored(record))
+        started = to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
+        self._log = protocol.take_over_begun(made.place, started)
         self._is_taking_over = True
         self._act()
 
@@ -183,12 +205,15 @@ class SimulatedDriver:
                 checkpoint_timeout_s=weather.checkpoint_timeout_s,
                 ack_timeout_s=weather.ack_timeout_s,
                 registration_timeout_s=1.0,
+                snapshot_every=weather.snapshot_every,
             ),
             state=made.state,
             clock=self,
             connections=self.cluster,
             stage=self.cluster,
             workers=self,
+            newest_snapshot=made.newest_snapshot,
+            checkpoint_offset=made.checkpoint_offset,
             on_released=self._released,
         )
         self.runtime = runtime
@@ -246,7 +271,9 @@ class SimulatedDriver:
     def _acknowledged(self) -> None:
         runtime = self.runtime
         assert runtime is not None, "running"
-        self._turn(runtime.acknowledged)
+        assert self._log is not None, "running"
+        offsets = self._log.counted_at
+        self._turn(lambda: runtime.acknowledged(offsets))
 
     def _turn(self, act: Callable[[], None]) -> None:
         """One thing on the mailbox, and what its thread does after each."""

@@ -148,7 +148,7 @@ class KernelWorld:
         # All types at once: when each is used for the first time makes no difference.
         builder = StepBuilder(config=self.config, state=job, now_us=0)
         for one in self.chain.payload_types:
-            builder._register(one.key)
+            builder.register(one.key)
         state = State(builder.state, nobody, (), (), (), committed, self.budget)
         state = self._turn(state, given)
         for subtask in range(self.parallelism):

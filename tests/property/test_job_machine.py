@@ -171,7 +171,11 @@ class Machine:
             parallelism=self.parallelism,
             log=None if old is None else old.log,
             clock=None if old is None else old.clock,
-            options=RuntimeOptions(ack_timeout_s=30, checkpoint_timeout_s=20),
+            options=RuntimeOptions(
+                ack_timeout_s=30,
+                checkpoint_timeout_s=20,
+                snapshot_every=self.chance.choice((None, 1, 5, 20)),
+            ),
             configure=self._configure,
             restore=restore,
         )

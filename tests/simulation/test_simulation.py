@@ -35,9 +35,13 @@ def test_whole_schedules_keep_every_invariant_and_reach_the_exact_end(
     part: int, seed: int, dose: int
 ) -> None:
     broken: set[str] = set()
+    from_snapshots = 0
     count = WHOLE * dose // 2
     for number in range(count):
-        broken.update(simulate(seed + part * count + number).faults)
+        outcome = simulate(seed + part * count + number)
+        broken.update(outcome.faults)
+        from_snapshots += outcome.from_snapshots
+    assert from_snapshots > count // 10, "each is compared with a fold from the start"
     assert {"kill", "pause", "rival", "cut", "task kill", "twin", "stage abort"} <= broken
 
 

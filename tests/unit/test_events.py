@@ -177,8 +177,7 @@ def test_the_time_for_an_ack_stands_still_while_the_log_does_not_acknowledge() -
 
     job.advance(60)
     assert job.runtime.state.live_count == 1
-    job.appender.append(group)
-    job.runtime.acknowledged()
+    job.runtime.acknowledged(job.appender.append(group))
     job.is_held = False
     job.advance(3.5)
     assert job.runtime.state.live_count == 1, "60 s, of which 59 stood still, and 3.5"

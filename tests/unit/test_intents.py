@@ -26,8 +26,7 @@ def test_an_intent_is_settled_after_its_release_and_answered_by_its_outcome() ->
     job.trigger()
     job.is_held = True
     attempt.ack_checkpoint(2, committables=[("source", b"a")])
-    job.appender.append(job.runtime.take_group())
-    job.runtime.acknowledged()
+    job.runtime.acknowledged(job.appender.append(job.runtime.take_group()))
     job.pump()
     assert provider.said("complete")[-1] == ("complete", 2)
     assert sink.settled == [], "the intent is not in the log"

@@ -138,10 +138,11 @@ def test_an_event_that_a_paused_driver_delivers_late_reaches_its_own_attempt_onl
     old = first.register(0)
     first.is_held = True
     inside(old, first_provider, send_down(first_provider, 0, 1))
-    first.appender.append(first.runtime.take_group())  # it counts, and then the driver is paused
+    offsets = first.appender.append(first.runtime.take_group())
+    # It counts, and then the driver is paused.
     second = taken_over(first, second_provider)
     new = second.register(0)
-    first.runtime.acknowledged()
+    first.runtime.acknowledged(offsets)
     assert (delivered(first, old), delivered(second, new)) == ([1], [])
     before = second.runtime.state
     first.is_held = False

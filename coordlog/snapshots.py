@@ -1,0 +1,257 @@
+"""Snapshots in a log: when a driver takes the next one, and where a reader finds the newest that it can start from.
+
+Each header names the offset of the newest `SNAPSHOT` that its driver had seen released, a snapshot's own header the one
+before it. What is named was released, so that it counts, whatever becomes of the record that names it; one that
+nothing names is no place to start, because only a fold from further back tells whether it counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coordlog.errors import OutOfRangeError, RecordError
+from coordlog.limits import RECORD_BYTES_MAX, SNAPSHOT_CHAIN_MAX
+from coordlog.log.port import Log, StoredRecord
+from coordlog.projections.snapshots import (
+    SNAPSHOT_TYPE,
+    DecodedSnapshot,
+    SnapshotCodec,
+    SnapshotUnusableError,
+)
+from coordlog.projections.state import JobState
+from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import Counting
+from coordlog.schemas.record import Kind, Record
+
+__all__ = [
+    "NO_SNAPSHOT",
+    "FoundSnapshot",
+    "NewestSnapshot",
+    "SnapshotSearch",
+    "SnapshotTaker",
+    "find_snapshot",
+]
+
+_log = logging.getLogger(__name__)
+
+_TAILS = (64, 4_096)
+"""Records at a log's end that are looked at for one with a header of ours: others may stand behind it."""
+_ENVELOPE_BYTES = 2_048
+"""Of a record, what its payload leaves to key, header and the other fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestSnapshot:
+    """The newest `SNAPSHOT` that a driver knows to count."""
+
+    offset: int = -1
+    """-1 where there is none: headers say so too."""
+    sequence: int = 0
+
+
+NO_SNAPSHOT = NewestSnapshot()
+
+
+# --- a driver's -------------------------------------------------------------------------------------------------------
+class SnapshotTaker:
+    """A driver's snapshots. On the mailbox; does no I/O.
+
+    The owner must tell it of each record for which `is_watched`: with `closed` when its turn is closed, with `released`
+    once it counts.
+
+    Args:
+        codec: The job's.
+        every: Records from one snapshot to the next; None for no snapshots.
+        newest: That the restore has come across.
+        checkpoint_offset: Of the newest `CHECKPOINT_COMPLETED` that counts.
+    """
+
+    def __init__(
+        self,
+        codec: SnapshotCodec,
+        every: int | None,
+        newest: NewestSnapshot,
+        checkpoint_offset: int | None,
+    ) -> None:
+        self.offset = newest.offset
+        """Of the newest released snapshot, for headers; -1 for none."""
+        self._codec, self._every = codec, every
+        self._sequence, self._wait = newest.sequence, every or 0
+        self._checkpoint_offset = checkpoint_offset
+        self._unreleased = 0
+        if every is not None and codec.without_codec:
+            self._every = None
+            _log.warning(
+                "no snapshots: the projections of the operators %s have no codec, so that each restore folds the "
+                "log from its start; give them one, as in `codec=DerivedCodec(MyState)`",
+                ", ".join(codec.without_codec),
+            )
+
+    @staticmethod
+    def is_watched(record: Record) -> bool:
+        """Whether it must hear of this record."""
+        return record.kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED)
+
+    def closed(self) -> None:
+        """A watched record waits for the log."""
+        self._unreleased += 1
+
+    def released(self, record: Record, offset: int) -> None:
+        """A watched record counts, at `offset`."""
+        self._unreleased -= 1
+        if record.kind is Kind.SNAPSHOT:
+            self.offset = offset
+        else:
+            self._checkpoint_offset = offset
+
+    def is_due(self, state: JobState) -> bool:
+        """Whether one is to be taken of this state.
+
+        Not while one waits for the log, nor while a completed checkpoint does: its offset goes in.
+        """
+        return (
+            self._every is not None
+            and state.next_sequence - self._sequence >= self._wait
+            and not self._unreleased
+            and not state.is_over
+        )
+
+    def take(self, state: JobState) -> bytes | None:
+        """The payload of a snapshot of `state`; None where there can be none, which is logged."""
+        assert self._every is not None, "it is due"
+        self._sequence = state.next_sequence
+        try:
+            made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
+        except Exception:  # noqa: BLE001, a user's codec: the job goes on without
+            _log.exception("no snapshots any more: job=%s epoch=%d", state.job_id, state.epoch)
+            self._every = None
+            return None
+        payload = SNAPSHOT_TYPE.encode(made)
+        if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
+            self._wait *= 2
+            _log.warning(
+                "no snapshot: job=%s epoch=%d sequence=%d: the state has %d bytes, compressed %d, and a record "
+                "holds %d; a restore folds from offset %d; tried again after %d records",
+                state.job_id,
+                state.epoch,
+                state.next_sequence,
+                made.state_bytes,
+                len(payload),
+                RECORD_BYTES_MAX,
+                max(0, self.offset),
+                self._wait,
+            )
+            return None
+        self._wait = self._every
+        return payload
+
+
+# --- a reader's -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSnapshot:
+    """A place to start a fold from, its own record included."""
+
+    offset: int
+    counting: Counting
+    decoded: DecodedSnapshot
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotSearch:
+    """What looking for one has come to."""
+
+    found: FoundSnapshot | None = None
+    passed_over: dict[int, str] = field(default_factory=dict)
+    """By offset, newest first: why a snapshot on the way is no place to start."""
+
+
+def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> SnapshotSearch:
+    """The newest snapshot that a reader of this job can start from; none: it starts at the log's start.
+
+    Args:
+        log: The job's.
+        codec: The job's.
+        start: The log's first offset.
+        end: Its high watermark.
+
+    Raises:
+        LogUnavailableError: The log does not answer.
+    """
+    search = SnapshotSearch()
+    offset = _named_at_the_end(log, start, end)
+    for _ in range(SNAPSHOT_CHAIN_MAX):
+        if not start <= offset < end:
+            break
+        following = _try(log, codec, offset, search)
+        if search.found is not None or not -1 <= following < offset:
+            break
+        offset = following
+    if search.found is None and 0 < start < end and start not in search.passed_over:
+        # Nothing need name the snapshot with which a pruned log begins.
+        _try(log, codec, start, search)
+    for at, why in search.passed_over.items():
+        _log.warning("passed over the snapshot at offset=%d of %s: %s", at, log.identity.name, why)
+    return search
+
+
+def _named_at_the_end(log: Log, start: int, end: int) -> int:
+    """The newest that one of the last records names, -1 for none."""
+    for count in _TAILS:
+        first = max(start, end - count)
+        headers = [one.header for one in _read(log, first, end)]
+        named = [header.snapshot_offset for header in headers if header is not None]
+        if named or first == start:
+            return max(named, default=-1)
+    return -1
+
+
+def _try(log: Log, codec: SnapshotCodec, offset: int, search: SnapshotSearch) -> int:
+    """Look at one; returns the offset of the one before it, -1 for none."""
+    stored = next((one for one in _read(log, offset, offset + 1) if one.offset == offset), None)
+    if stored is None or stored.header is None:
+        search.passed_over[offset] = "there is no record of this log's format"
+        return -1
+    try:
+        search.found = _found(stored, codec)
+    except (RecordError, SnapshotUnusableError) as error:
+        search.passed_over[offset] = str(error)
+    return stored.header.snapshot_offset
+
+
+def _read(log: Log, first: int, end: int) -> Iterator[StoredRecord]:
+    """Nothing where retention has been there in between."""
+    try:
+        yield from log.read(first, end)
+    except OutOfRangeError:
+        return
+
+
+def _found(stored: StoredRecord, codec: SnapshotCodec) -> FoundSnapshot:
+    header = stored.header
+    assert header is not None, "its caller has looked"
+    record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
+    if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
+        raise SnapshotUnusableError(f"it is a {record.kind.value}, and no snapshot")
+    if record.payload_type != SNAPSHOT_TYPE.key:
+        raise SnapshotUnusableError(
+            f"its type is {record.payload_type}; this version reads {SNAPSHOT_TYPE.key}"
+        )
+    try:
+        snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
+    except (ValueError, TypeError) as error:
+        raise SnapshotUnusableError(f"it is damaged: {error}") from error
+    assert isinstance(snapshot, JobSnapshot)
+    decoded = codec.decode(snapshot)
+    state = decoded.state
+    there, here = (
+        (record.job_id, record.epoch, record.sequence),
+        (state.job_id, state.epoch, state.next_sequence),
+    )
+    if there != here:
+        raise SnapshotUnusableError(f"it stands at {there}, and its state is of {here}")
+    place = header.sequence
+    counting = Counting(epoch=header.epoch, next_sequence=place, turn_began=place)
+    return FoundSnapshot(offset=stored.offset, counting=counting, decoded=decoded)

@@ -1,0 +1,319 @@
+"""The whole job state as one payload, and back: what a `SNAPSHOT` holds, so that a fold can start from it.
+
+The state of a job is encoded in Avro, its schema derived from the state's own types, compressed, and checked by length
+and SHA-256 when it is read. A snapshot is a place to start from only for a job that would come to this very state from
+the log's start; for any other one, and of any other version, it is `SnapshotUnusableError`: the fold starts further
+back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from immutables import Map
+
+from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
+from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.payload import payload_type_of
+
+from .evolving import evolve
+from .job import JobProjection
+from .state import Cut, JobState, sorted_items
+from .state_codec import DerivedCodec
+
+__all__ = [
+    "SCHEMA_JSON",
+    "SNAPSHOT_TYPE",
+    "STATE_VERSION",
+    "DecodedSnapshot",
+    "SnapshotCodec",
+    "SnapshotUnusableError",
+    "schemas_of",
+]
+
+STATE_VERSION: Final = 1
+"""Of the encoded state. A change of `JobState`, or of what it holds, is another version."""
+
+SNAPSHOT_TYPE: Final = payload_type_of(JobSnapshot)
+_COMPRESSION: Final = 1
+
+
+class SnapshotUnusableError(ValueError):
+    """A snapshot that this job does not start from; the message says why. No error of the log: it is passed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Projection:
+    """Whose states a snapshot holds, for one operator."""
+
+    operator_id: str
+    name: str
+    version: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProjectionState:
+    """One state of an operator's projection, which the job state names by its place among these."""
+
+    operator_id: str
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body:
+    """All that is encoded."""
+
+    checkpoint_offset: int | None
+    undeclared_types: tuple[str, ...]
+    projections: tuple[_Projection, ...]
+    projection_states: tuple[_ProjectionState, ...]
+    job_state: JobState
+
+
+_BODY: Final = DerivedCodec(_Body, any_as=int | None)
+SCHEMA_JSON: Final = _BODY.schema_json
+"""The Avro schema of the encoded state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedSnapshot:
+    """What a snapshot comes to."""
+
+    state: JobState
+    checkpoint_offset: int | None
+    """The offset of the newest `CHECKPOINT_COMPLETED` before it; None where there was none."""
+
+
+class SnapshotCodec:
+    """Encodes and decodes the states of one job.
+
+    Args:
+        projection: Of the job: its types, and its operators' projections.
+        operators: All that it has: of others a type may be undeclared. None: no type may.
+    """
+
+    def __init__(self, projection: JobProjection, operators: Collection[str] | None = None) -> None:
+        self._projection = projection
+        self._operators = None if operators is None else frozenset(operators)
+        self._types = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        self.without_codec = tuple(
+            operator_id for operator_id, one in projection.operators.items() if one.codec is None
+        )
+        """The operators whose projections cannot be encoded: with any, there are no snapshots."""
+
+    def encode(self, state: JobState, *, checkpoint_offset: int | None = None) -> JobSnapshot:
+        """A snapshot of `state`.
+
+        Raises:
+            ValueError: It is larger than what is read again, or a projection's codec does not give
+                back what it was given. What such a codec raises itself.
+        """
+        data = self._encoded(state, checkpoint_offset)
+        if len(data) > SNAPSHOT_STATE_BYTES_MAX:
+            raise ValueError(
+                f"its {len(data)} bytes are more than the {SNAPSHOT_STATE_BYTES_MAX} that are read"
+            )
+        return JobSnapshot(
+            state_version=STATE_VERSION,
+            schema_fingerprint=_BODY.fingerprint,
+            state_bytes=len(data),
+            state_sha256=hashlib.sha256(data).digest(),
+            state=zlib.compress(data, _COMPRESSION),
+        )
+
+    def state_hash(self, state: JobState) -> str:
+        """The same for equal states, on any machine, however they were come by (clause K3); 64 hexadecimal digits.
+
+        Raises:
+            ValueError: As `encode`.
+        """
+        return hashlib.sha256(self._encoded(state, None)).hexdigest()
+
+    def _encoded(self, state: JobState, checkpoint_offset: int | None) -> bytes:
+        assert not self.without_codec, "every projection has a codec"
+        table = _Table(self._projection)
+        placed = _with_projections(state, table.place)
+        undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
+        return _BODY.encode(
+            _Body(
+                checkpoint_offset=checkpoint_offset,
+                undeclared_types=tuple(undeclared),
+                projections=tuple(self._refs()),
+                projection_states=tuple(table.states),
+                job_state=placed,
+            )
+        )
+
+    def _refs(self) -> list[_Projection]:
+        return [
+            _Projection(
+                operator_id=operator_id,
+                name=one.name,
+                version=one.version,
+                fingerprint="" if one.codec is None else one.codec.fingerprint,
+            )
+            for operator_id, one in self._projection.operators.items()
+        ]
+
+    def decode(self, snapshot: JobSnapshot) -> DecodedSnapshot:
+        """The state in a snapshot, as this job would have folded it.
+
+        Raises:
+            SnapshotUnusableError: It is damaged, of another version, or another job's.
+        """
+        body = _body_of(snapshot)
+        self._check_projections(body)
+        self._check_types(body)
+        states = [self._decoded(one) for one in body.projection_states]
+        here = self._projection.operators
+
+        def state_at(operator_id: str, place: object) -> object:
+            return states[place] if isinstance(place, int) and operator_id in here else None
+
+        state = _with_projections(body.job_state, state_at)
+        kept = {one: held for one, held in sorted_items(state.projections) if one in here}
+        if len(kept) != len(here):
+            raise SnapshotUnusableError("it does not hold the state of every projection")
+        return DecodedSnapshot(
+            state=evolve(state, projections=Map(kept)), checkpoint_offset=body.checkpoint_offset
+        )
+
+    def _decoded(self, held: _ProjectionState) -> object:
+        """None for an operator that the job does not have any more."""
+        projection = self._projection.operators.get(held.operator_id)
+        if projection is None or projection.codec is None:
+            return None
+        try:
+            return projection.codec.decode(held.state)
+        except ValueError as error:
+            raise SnapshotUnusableError(
+                f"the state of operator {held.operator_id!r} in it cannot be read: {error}"
+            ) from error
+
+    def _check_projections(self, body: _Body) -> None:
+        theirs = {one.operator_id: one for one in body.projections}
+        for one in self._refs():
+            there = theirs.get(one.operator_id)
+            if there != one or not one.fingerprint:
+                has = "none" if there is None else f"{there.name}@{there.version}"
+                raise SnapshotUnusableError(
+                    f"as the projection of operator {one.operator_id!r} it has {has}, and the job "
+                    f"{one.name}@{one.version}, or another encoding of it"
+                )
+
+    def _check_types(self, body: _Body) -> None:
+        """A fold from the start may refuse a type of the log: then it must come to that refusal.
+
+        An undeclared type is let be where no operator of today's has used it. So it was for the
+        driver that made the snapshot, and so it is for a job all of whose operators that one had.
+        """
+        state = body.job_state
+        undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
+        for key, there in sorted_items(state.types):
+            if self._types.get(key, there) != there:
+                raise SnapshotUnusableError(f"payload type {key} has another schema in it")
+        for key in undeclared:
+            if key not in body.undeclared_types:
+                raise SnapshotUnusableError(f"payload type {key} in it is not one of this job's")
+        if undeclared:
+            said = json.loads(state.launch.get("operators", "[]"))
+            if self._operators is None or not self._operators <= {one["id"] for one in said}:
+                raise SnapshotUnusableError(
+                    f"payload type {undeclared[0]} in it is not one of this job's, which has "
+                    "operators that its driver did not have"
+                )
+
+
+class _Table:
+    """The projections' states, each once: those of retained checkpoints are often the same."""
+
+    def __init__(self, projection: JobProjection) -> None:
+        self._operators = projection.operators
+        self.states: list[_ProjectionState] = []
+        self._by_identity: dict[tuple[str, int], int] = {}
+        self._by_bytes: dict[tuple[str, bytes], int] = {}
+
+    def place(self, operator_id: str, state: object) -> int | None:
+        """Where this state stands; None for an operator that has no projection."""
+        projection = self._operators.get(operator_id)
+        if projection is None:
+            return None
+        known = self._by_identity.get((operator_id, id(state)))  # all of them live in the job state
+        if known is not None:
+            return known
+        assert projection.codec is not None, "every projection has a codec"
+        data = projection.codec.encode(state)
+        if projection.codec.decode(data) != state:
+            raise ValueError(
+                f"the codec of projection {projection.name}@{projection.version} of operator "
+                f"{operator_id!r} does not give back the state that it was given"
+            )
+        number = self._by_bytes.setdefault((operator_id, data), len(self.states))
+        if number == len(self.states):
+            self.states.append(_ProjectionState(operator_id=operator_id, state=data))
+        self._by_identity[operator_id, id(state)] = number
+        return number
+
+
+def _with_projections(state: JobState, given: Callable[[str, object], object]) -> JobState:
+    """The state, with each projection's state, those of the cuts too, replaced by what `given` makes of it."""
+
+    def of_cuts(cuts: Map[str, Cut]) -> Map[str, Cut]:
+        return Map(
+            {
+                operator_id: Cut(
+                    sequence=cut.sequence,
+                    state=cut.state,
+                    projection=given(operator_id, cut.projection),
+                )
+                for operator_id, cut in sorted_items(cuts)
+            }
+        )
+
+    projections = {one: given(one, held) for one, held in sorted_items(state.projections)}
+    pending = {n: evolve(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.pending)}
+    completed = {
+        n: replace(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.completed)
+    }
+    return evolve(
+        state, projections=Map(projections), pending=Map(pending), completed=Map(completed)
+    )
+
+
+def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
+    """The schemas in use, as JSON, by type key: what a log that begins with the snapshot has registered before.
+
+    Raises:
+        SnapshotUnusableError: It is damaged, or of another version.
+    """
+    return _body_of(snapshot).job_state.schemas
+
+
+def _body_of(snapshot: JobSnapshot) -> _Body:
+    if snapshot.state_version != STATE_VERSION or snapshot.schema_fingerprint != _BODY.fingerprint:
+        raise SnapshotUnusableError(
+            f"its state is of version {snapshot.state_version}, schema "
+            f"{snapshot.schema_fingerprint}; this version reads {STATE_VERSION}, {_BODY.fingerprint}"
+        )
+    if not 0 <= snapshot.state_bytes <= SNAPSHOT_STATE_BYTES_MAX:
+        raise SnapshotUnusableError(f"it says that its state has {snapshot.state_bytes} bytes")
+    try:
+        data = zlib.decompressobj().decompress(snapshot.state, snapshot.state_bytes + 1)
+    except zlib.error as error:
+        raise SnapshotUnusableError(f"it is damaged: {error}") from error
+    found = hashlib.sha256(data).digest()
+    if len(data) != snapshot.state_bytes or found != snapshot.state_sha256:
+        raise SnapshotUnusableError(
+            f"it is damaged: {len(data)} bytes with SHA-256 {found.hex()}, where it says "
+            f"{snapshot.state_bytes} with {snapshot.state_sha256.hex()}"
+        )
+    try:
+        return _BODY.decode(data)
+    except ValueError as error:
+        raise SnapshotUnusableError(f"its state cannot be read: {error}") from error

@@ -1,0 +1,242 @@
+"""States to bytes and back: an Avro schema derived from the type of a state, and values in it.
+
+For states that are made of frozen dataclasses, named tuples and payloads, of tuples, lists, dicts and persistent maps,
+of enums, and of what Avro has itself. Equal states have equal bytes: whatever has an order of its own making is sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar, cast
+
+from immutables import Map
+
+from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
+
+__all__ = ["DerivedCodec"]
+
+S = TypeVar("S")
+
+_PRIMITIVES: Final[Mapping[object, str]] = {
+    bool: "boolean",
+    bytes: "bytes",
+    float: "double",
+    int: "long",
+    str: "string",
+    type(None): "null",
+}
+
+
+class DerivedCodec(Generic[S]):
+    """The `StateCodec` of a type of states, derived from its annotations.
+
+    Args:
+        state_type: Of the state: a frozen dataclass, say, or `tuple[int, ...]`. A map's keys are
+            what Python can sort.
+        any_as: The type that stands wherever an annotation is `Any`.
+
+    Raises:
+        TypeError: It holds something that is not understood, `Any` among that; it says where.
+    """
+
+    __slots__ = ("_avro", "_shape", "fingerprint")
+
+    def __init__(self, state_type: type[S], *, any_as: object = None) -> None:
+        derived = _Derivation(any_as)
+        self._shape = derived.shape(state_type, "State")
+        schema = {
+            "type": "record",
+            "name": "Encoded",
+            "fields": [{"name": "state", "type": self._shape.schema}],
+        }
+        text = json.dumps(schema, separators=(",", ":"))
+        self._avro = Avro(text)
+        self.fingerprint: str = f"{avro_fingerprint(text):016x}"
+        """Of the schema: another one's bytes are not read."""
+
+    @property
+    def schema_json(self) -> str:
+        """The derived Avro schema."""
+        return self._avro.schema_json
+
+    def encode(self, state: S) -> bytes:
+        """The state's bytes. Raises ValueError, TypeError or AttributeError where it is not of its type."""
+        return self._avro.encode({"state": self._shape.write(state)})
+
+    def decode(self, data: bytes) -> S:
+        """The state in `data`. Raises ValueError where the bytes are none."""
+        try:
+            return cast("S", self._shape.read(self._avro.decode(data)["state"]))
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a state of this type: {error!r}") from error
+
+
+class _Shape(typing.NamedTuple):
+    """How one type stands in Avro."""
+
+    schema: Plain
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def _same(value: object) -> object:
+    return value
+
+
+class _Derivation:
+    """Derives one schema. Avro's named types are defined where they stand first, and named from then on."""
+
+    def __init__(self, any_as: object) -> None:
+        self._any_as = any_as
+        self._records: dict[type, _Shape | None] = {}
+
+    def shape(self, hint: object, where: str) -> _Shape:
+        if hint is Any and self._any_as is not None:
+            hint = self._any_as
+        if hint is None:
+            hint = type(None)
+        name = _PRIMITIVES.get(hint)
+        if name is not None:
+            return _Shape(name, _same, _same)
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(arguments, where)
+        if origin is tuple and Ellipsis not in arguments:
+            return self._fixed(arguments, where)
+        if origin in (tuple, list):
+            return self._sequence(origin, arguments[0], where)
+        if origin in (Map, Mapping, dict):
+            return self._mapping(dict if origin is dict else Map, arguments, where)
+        if isinstance(hint, type):
+            return self._class(hint, where)  # pyright: ignore[reportArgumentType]  # narrowed too far
+        raise TypeError(f"{where} is {hint!r}, for which there is no encoding")
+
+    def _class(self, cls: type, where: str) -> _Shape:
+        if issubclass(cls, enum.Enum):
+            return _Shape("string", attrgetter("value"), cls)
+        if dataclasses.is_dataclass(cls) or hasattr(cls, "_fields"):
+            return self._record(cls)
+        raise TypeError(f"{where} is a {cls.__name__}, for which there is no encoding")
+
+    def _sequence(self, made: type, item: object, where: str) -> _Shape:
+        one = self.shape(item, where)
+        schema: Plain = {"type": "array", "items": one.schema}
+        if one.write is _same and one.read is _same:
+            return _Shape(schema, list, made)
+        write, read = one.write, one.read
+        return _Shape(
+            schema,
+            lambda value: [write(item) for item in value],
+            lambda value: made([read(item) for item in value]),
+        )
+
+    def _fixed(self, items: Sequence[object], where: str) -> _Shape:
+        """A tuple of so many."""
+        names = [f"item_{number}" for number in range(len(items))]
+        shapes = [
+            self.shape(one, f"{where}_{name}") for one, name in zip(items, names, strict=True)
+        ]
+        parts = list(zip(names, shapes, strict=True))
+
+        def write(value: Sequence[object]) -> Plain:
+            return {name: one.write(item) for (name, one), item in zip(parts, value, strict=True)}
+
+        def read(value: Mapping[str, Plain]) -> object:
+            return tuple([one.read(value[name]) for name, one in parts])
+
+        return _Shape(_schema(f"{where}_tuple", parts), write, read)
+
+    def _mapping(self, made: type, items: Sequence[object], where: str) -> _Shape:
+        key, value = self.shape(items[0], f"{where}_key"), self.shape(items[1], f"{where}_value")
+        entry = _schema(f"{where}_entry", [("key", key), ("value", value)])
+
+        def write(mapping: Mapping[Any, object]) -> Plain:
+            found = sorted(mapping.items(), key=lambda item: item[0])
+            return [{"key": key.write(k), "value": value.write(v)} for k, v in found]
+
+        def read(entries: Sequence[Mapping[str, Plain]]) -> object:
+            found = {key.read(one["key"]): value.read(one["value"]) for one in entries}
+            if len(found) != len(entries):
+                raise ValueError(f"{where} has a key twice")
+            return made(found)
+
+        return _Shape({"type": "array", "items": entry}, write, read)
+
+    def _union(self, options: Sequence[Any], where: str) -> _Shape:
+        present = [one for one in options if one is not type(None)]
+        if len(present) == 1:
+            one = self.shape(present[0], where)
+            write, read = one.write, one.read
+            if write is _same and read is _same:
+                return _Shape(["null", one.schema], _same, _same)
+            return _Shape(
+                ["null", one.schema],
+                lambda value: None if value is None else write(value),
+                lambda value: None if value is None else read(value),
+            )
+        if len(present) < len(options) or not all(isinstance(one, type) for one in present):
+            raise TypeError(f"{where} is one of {options!r}, for which there is no encoding")
+        return self._choice(present, where)
+
+    def _choice(self, options: Sequence[type], where: str) -> _Shape:
+        """One of several classes: a record with a field for each, of which one is there."""
+        parts: list[tuple[str, _Shape]] = []
+        for one in options:
+            shape = self.shape(one, f"{where}_{one.__name__}")
+            parts.append((one.__name__, _Shape(["null", shape.schema], shape.write, shape.read)))
+        by_class = {one: (one.__name__, parts[n][1].write) for n, one in enumerate(options)}
+        nothing: dict[str, Plain] = {name: None for name, _ in parts}
+
+        def write(value: object) -> Plain:
+            name, write_it = by_class[type(value)]
+            return {**nothing, name: write_it(value)}
+
+        def read(value: Mapping[str, Plain]) -> object:
+            ((content, read_it),) = (
+                (value[name], one.read) for name, one in parts if value[name] is not None
+            )
+            return read_it(content)
+
+        return _Shape(_schema(f"{where}_choice", parts), write, read)
+
+    def _record(self, cls: type) -> _Shape:
+        """A dataclass or a named tuple, by its name: two of one name are an error of Avro's."""
+        known = self._records.get(cls)
+        if known is not None:
+            return known._replace(schema=cls.__name__)
+        if cls in self._records:
+            raise TypeError(f"{cls.__name__} holds itself, for which there is no encoding")
+        self._records[cls] = None
+        hints = typing.get_type_hints(cls)
+        names = (
+            [one.name for one in dataclasses.fields(cls)]
+            if dataclasses.is_dataclass(cls)
+            else list(cast("Any", cls)._fields)
+        )
+        parts = [(name, self.shape(hints[name], f"{cls.__name__}_{name}")) for name in names]
+        writers = [(name, one.write) for name, one in parts]
+        readers = [(name, one.read) for name, one in parts]
+
+        def write(value: object) -> Plain:
+            return {name: write_it(getattr(value, name)) for name, write_it in writers}
+
+        def read(value: Mapping[str, Plain]) -> object:
+            return cls(**{name: read_it(value[name]) for name, read_it in readers})
+
+        made = _Shape(_schema(cls.__name__, parts), write, read)
+        self._records[cls] = made
+        return made
+
+
+def _schema(name: str, parts: Sequence[tuple[str, _Shape]]) -> Plain:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": field, "type": one.schema} for field, one in parts],
+    }
