@@ -49,6 +49,13 @@ SNAPSHOT_EVERY_RECORDS: Final = 10_000
 """Records that count from one `SNAPSHOT` to the next: a restore folds as many, half a second's worth, at most twice
 that where the driver died before a new one was released."""
 
+SNAPSHOT_BYTES_PER_RECORD: Final = 50
+"""A state of more than `SNAPSHOT_CHEAP_BYTES` is encoded more rarely, so many of its bytes for each record in between:
+8 µs, where a record itself costs the mailbox some ten times that."""
+
+SNAPSHOT_CHEAP_BYTES: Final = 500_000
+"""An encoded state up to this is encoded as often as the user says: it takes 80 ms."""
+
 SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A job's encoded state before it is compressed: bounds what a damaged snapshot can make a reader take."""
 

@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coordlog.errors import OutOfRangeError, RecordError
-from coordlog.limits import RECORD_BYTES_MAX, SNAPSHOT_CHAIN_MAX
+from coordlog.limits import (
+    RECORD_BYTES_MAX,
+    SNAPSHOT_BYTES_PER_RECORD,
+    SNAPSHOT_CHAIN_MAX,
+    SNAPSHOT_CHEAP_BYTES,
+)
 from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.snapshots import (
     SNAPSHOT_TYPE,
@@ -145,7 +150,8 @@ class SnapshotTaker:
                 self._wait,
             )
             return None
-        self._wait = self._every
+        large = max(0, made.state_bytes - SNAPSHOT_CHEAP_BYTES)
+        self._wait = max(self._every, large // SNAPSHOT_BYTES_PER_RECORD)
         return payload
 
 

@@ -34,7 +34,7 @@ _PRIMITIVES: Final[Mapping[object, str]] = {
 
 
 class DerivedCodec(Generic[S]):
-    """The `StateCodec` of a type of states, derived from its annotations.
+    """The `StateCodec` of a type of states, derived from its annotations, which the states must keep to.
 
     Args:
         state_type: Of the state: a frozen dataclass, say, or `tuple[int, ...]`. A map's keys are
@@ -127,14 +127,15 @@ class _Derivation:
     def _sequence(self, made: type, item: object, where: str) -> _Shape:
         one = self.shape(item, where)
         schema: Plain = {"type": "array", "items": one.schema}
-        if one.write is _same and one.read is _same:
-            return _Shape(schema, list, made)
-        write, read = one.write, one.read
-        return _Shape(
-            schema,
-            lambda value: [write(item) for item in value],
-            lambda value: made([read(item) for item in value]),
-        )
+        write_one, read_one = one.write, one.read
+
+        def write(value: Sequence[object]) -> Plain:
+            _check(value, made, where)
+            return cast("Plain", value if one.write is _same else [write_one(v) for v in value])
+
+        if one.read is _same:
+            return _Shape(schema, write, made)
+        return _Shape(schema, write, lambda value: made([read_one(v) for v in value]))
 
     def _fixed(self, items: Sequence[object], where: str) -> _Shape:
         """A tuple of so many."""
@@ -145,6 +146,7 @@ class _Derivation:
         parts = list(zip(names, shapes, strict=True))
 
         def write(value: Sequence[object]) -> Plain:
+            _check(value, tuple, where)
             return {name: one.write(item) for (name, one), item in zip(parts, value, strict=True)}
 
         def read(value: Mapping[str, Plain]) -> object:
@@ -157,6 +159,7 @@ class _Derivation:
         entry = _schema(f"{where}_entry", [("key", key), ("value", value)])
 
         def write(mapping: Mapping[Any, object]) -> Plain:
+            _check(mapping, made, where)
             found = sorted(mapping.items(), key=lambda item: item[0])
             return [{"key": key.write(k), "value": value.write(v)} for k, v in found]
 
@@ -224,7 +227,11 @@ class _Derivation:
         readers = [(name, one.read) for name, one in parts]
 
         def write(value: object) -> Plain:
-            return {name: write_it(getattr(value, name)) for name, write_it in writers}
+            _check(value, cls, cls.__name__)
+            return {
+                name: getattr(value, name) if write_it is _same else write_it(getattr(value, name))
+                for name, write_it in writers
+            }
 
         def read(value: Mapping[str, Plain]) -> object:
             return cls(**{name: read_it(value[name]) for name, read_it in readers})
@@ -232,6 +239,12 @@ class _Derivation:
         made = _Shape(_schema(cls.__name__, parts), write, read)
         self._records[cls] = made
         return made
+
+
+def _check(value: object, wanted: type, where: str) -> None:
+    """What is read again has the types of the annotations: then what is written must have them."""
+    if type(value) is not wanted:
+        raise TypeError(f"{where} is a {type(value).__name__}, and not a {wanted.__name__}")
 
 
 def _schema(name: str, parts: Sequence[tuple[str, _Shape]]) -> Plain:

@@ -21,6 +21,7 @@ from coordlog.limits import (
     LOG_TIMEOUT_S,
     REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
+    SNAPSHOT_EVERY_RECORDS,
     STOP_RECORD_S,
     STOP_TIMEOUT_S,
 )
@@ -89,6 +90,8 @@ class Job:
         call_timeout_s: How long one call of the chain in a task may take, a batch in the transform say.
         log_timeout_s: How long the job waits for its log before it ends.
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
+        snapshot_every: Records of its log from one snapshot to the next, about what a restore has
+            to fold; None for no snapshots.
         on_restored: Told how the job goes on, before it does.
         on_progress: While the history is folded: the offset reached, and the high watermark.
         on_waiting: While the log does not answer: seconds waited, the last error.
@@ -122,6 +125,7 @@ class Job:
         call_timeout_s: float = CALL_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
+        snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_waiting: Callable[[float, str], None] | None = None,
@@ -139,6 +143,8 @@ class Job:
             ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
         ):
             _check_range(option, seconds, lowest, 86_400)
+        if snapshot_every is not None:
+            _check_range("snapshot_every", snapshot_every, 1, 10_000_000)
         if restarts_max is not None:
             _check_range("restarts_max", restarts_max, 0, 1000)
         _check_restore(restore)
@@ -162,6 +168,7 @@ class Job:
                 checkpoint_interval_s=None if batch else checkpoint_interval_s,
                 checkpoint_timeout_s=checkpoint_timeout_s,
                 registration_timeout_s=registration_timeout_s,
+                snapshot_every=snapshot_every,
             ),
             patience=_patience(log_timeout_s, on_waiting),
         )

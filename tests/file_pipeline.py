@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions, JobDriver, JobResult
 from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
@@ -54,6 +55,8 @@ class Pipeline:
             operators=[transform_spec(transform), self.sink.spec()],
         )
         self.log = MemoryLog("job")
+        self.on_broker: Log | None = None
+        """Instead of the one in memory."""
         self.restored: list[Restored] = []
 
     def add_files(self, numbers: range) -> None:
@@ -99,12 +102,14 @@ class Pipeline:
 
         driver = JobDriver(
             chain=self.chain,
-            log=self.log,
+            log=self.on_broker or self.log,
             options=DriverOptions(
                 job_id="job",
                 parallelism=parallelism,
                 is_batch=self.is_batch,
-                runtime=RuntimeOptions(checkpoint_interval_s=None if self.is_batch else 0.05),
+                runtime=RuntimeOptions(
+                    checkpoint_interval_s=None if self.is_batch else 0.05, snapshot_every=20
+                ),
                 restarts_max=restarts_max,
                 restart_backoff_s=0.01,
                 is_again=again,

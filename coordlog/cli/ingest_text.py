@@ -135,15 +135,16 @@ def restored_line(restored: Restored, progress: Progress) -> str:
     if restored.snapshot_offset is not None:
         folded = f"from the snapshot at offset {restored.snapshot_offset}: {folded}"
     void = f" ({restored.void_count:,} void)" if restored.void_count else ""
+    mark = ":" if restored.snapshot_offset is None else ";"
     match restored.mode:
         case "start":
             return "a new job" if progress.epoch == -1 else f"started again, {folded}{void}"
         case "settle":
-            return f"every subtask has finished, only commits are left: {folded}{void}"
+            return f"every subtask has finished, only commits are left{mark} {folded}{void}"
         case "again":
-            return f"opened again: {folded}{void}; what is committed stays, and new files are read"
+            return f"opened again{mark} {folded}{void}; what is committed stays, and new files are read"
         case mode:
-            return f"restored by {mode} {_from(restored, progress)}: {folded}{void}"
+            return f"restored by {mode} {_from(restored, progress)}{mark} {folded}{void}"
 
 
 def _from(restored: Restored, progress: Progress) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +15,11 @@ import pytest
 
 from coordlog.driver import JobStatus
 from coordlog.errors import FencedError, JobFailedError, RestoreError
+from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.kafka import KafkaLog
+from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.restore import projection_of, rebuild
+from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.record import Kind
 from file_pipeline import ALL_ROWS, WAIT_S, KilledError, Pipeline, at, kill_driver
 from kernel_fakes import prefix_of
@@ -70,8 +78,65 @@ def test_a_driver_that_is_killed_is_followed_by_one_that_finishes(
 
     assert result.status is JobStatus.FINISHED
     assert pipeline.restored[-1].mode == ("resume" if pipeline.is_batch else "rollback")
+    assert (pipeline.restored[-1].snapshot_offset is not None) or after < 5
     assert pipeline.committed() == ALL_ROWS
     assert pipeline.left_over() == []
+
+
+@pytest.mark.kafka
+@pytest.mark.clause("K3")
+def test_on_a_broker_a_driver_is_restored_from_a_snapshot_and_from_the_one_before_where_it_is_damaged(
+    tmp_path: Path, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slower)
+    name = f"snapshots-{os.getpid()}"
+    with closing(KafkaLog.for_job(name, broker.bootstrap_servers, fsync=False)) as log:
+        log.create()
+        pipeline.on_broker = log
+        with pytest.raises(KilledError):
+            pipeline.drive(at(Kind.SPLIT_FINISHED, 12, kill_driver))
+        chain, end = pipeline.chain, log.high_watermark()
+        made = rebuild(log, chain, projection_of(chain))
+        whole = rebuild(log, chain, projection_of(chain), is_whole=True)
+        assert (made.state, made.place) == (whole.state, whole.place)
+        assert made.started_at is not None
+        assert made.record_count < whole.record_count
+
+        with closing(
+            KafkaLog.for_job(f"{name}-damaged", broker.bootstrap_servers, fsync=False)
+        ) as other:
+            other.create()
+            damaged = [_damaged(one, made.started_at) for one in log.read(0, end)]
+            other.writer().append(damaged, timeout_s=30)
+            before = rebuild(other, chain, projection_of(chain))
+            assert before.started_at is not None
+            assert before.started_at < made.started_at
+            assert (before.state, before.place) == (whole.state, whole.place)
+            assert f"passed over the snapshot at offset={made.started_at}" in caplog.text
+            other.delete()
+
+        result = pipeline.drive()
+        assert result.status is JobStatus.FINISHED
+        assert pipeline.restored[-1].snapshot_offset == made.started_at
+        assert pipeline.restored[-1].record_count < end - made.started_at + 5
+        assert pipeline.committed() == ALL_ROWS
+        log.delete()
+
+
+def _damaged(one: StoredRecord, offset: int) -> UnstoredRecord:
+    """The record; that of the snapshot at `offset` with a bit of its state flipped."""
+    value = one.value or b""
+    if one.offset == offset:
+        record = decode_record(one.offset, value, one.header_bytes)
+        payload = record.payload or b""
+        flipped = payload[:-20] + bytes([payload[-20] ^ 1]) + payload[-19:]
+        value = encode_record(replace(record, payload=flipped))
+    return UnstoredRecord(
+        key=one.key or b"",
+        value=value,
+        header=one.header_bytes or b"",
+        timestamp_us=one.timestamp_ms * 1000,
+    )
 
 
 @pytest.mark.clause("H3")

@@ -121,6 +121,15 @@ def test_a_rollback_names_checkpoint_offset_records_and_seconds() -> None:
     )
 
 
+def test_a_restore_from_a_snapshot_says_from_which() -> None:
+    line = restored_line(replace(RESTORED, snapshot_offset=640), STREAMING)
+
+    assert line == (
+        "restored by rollback from checkpoint 7 at offset 812; "
+        "from the snapshot at offset 640: 1,900 records folded in 0.25 s"
+    )
+
+
 def test_void_records_are_told_where_there_are_some() -> None:
     line = restored_line(replace(RESTORED, void_count=12), STREAMING)
 

@@ -644,3 +644,18 @@ def test_damage_is_told_by_both_values() -> None:
         codec.decode(replace(good, state_bytes=good.state_bytes - 1))
     with pytest.raises(SnapshotUnusableError, match="of version 9, schema"):
         codec.decode(replace(good, state_version=9))
+
+
+def test_a_large_state_is_encoded_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SNAPSHOT_BYTES_PER_RECORD", 50)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_CHEAP_BYTES", 0)
+    log = worked(job_of(snapshot_every=10), 60).log
+    found = snapshots_in(log)
+    records = [decode_record(n, log.records[n].value, log.records[n].header_bytes) for n in found]
+    sizes = [SNAPSHOT_TYPE.decode(one.payload or b"").state_bytes for one in records]  # type: ignore[attr-defined]
+
+    assert len(found) >= 2
+    for size, (one, following) in zip(sizes, itertools.pairwise(found), strict=False):
+        wait = size // 50
+        assert wait > 15
+        assert wait <= following - one <= wait + 3
