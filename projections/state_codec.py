@@ -122,7 +122,7 @@ class _Derivation:
             return _Shape("string", attrgetter("value"), cls)
         if dataclasses.is_dataclass(cls) or hasattr(cls, "_fields"):
             return self._record(cls)
-        raise TypeError(f"{where} is a {cls.__name__}, for which there is no encoding")
+        raise TypeError(f"{where} is {cls.__name__}, for which there is no encoding")
 
     def _sequence(self, made: type, item: object, where: str) -> _Shape:
         one = self.shape(item, where)
