@@ -24,9 +24,9 @@ from coordlog.projections.snapshots import (
     DecodedSnapshot,
     SnapshotCodec,
     SnapshotUnusableError,
+    snapshot_in,
 )
 from coordlog.projections.state import JobState
-from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
 from coordlog.schemas.record import Kind, Record
@@ -241,16 +241,7 @@ def _found(stored: StoredRecord, codec: SnapshotCodec) -> FoundSnapshot:
     record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
         raise SnapshotUnusableError(f"it is a {record.kind.value}, and no snapshot")
-    if record.payload_type != SNAPSHOT_TYPE.key:
-        raise SnapshotUnusableError(
-            f"its type is {record.payload_type}; this version reads {SNAPSHOT_TYPE.key}"
-        )
-    try:
-        snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
-    except (ValueError, TypeError) as error:
-        raise SnapshotUnusableError(f"it is damaged: {error}") from error
-    assert isinstance(snapshot, JobSnapshot)
-    decoded = codec.decode(snapshot)
+    decoded = codec.decode(snapshot_in(record))
     state = decoded.state
     there, here = (
         (record.job_id, record.epoch, record.sequence),

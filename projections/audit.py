@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordlog.errors import RecordError
-from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, judge
 from coordlog.schemas.header import Header
@@ -16,7 +15,7 @@ from coordlog.schemas.record import Kind, Record
 from .attempts import AttemptFold, AttemptRow
 from .checkpoint_audit import CheckpointFold, CheckpointRow
 from .payload_json import Fields, PayloadReader
-from .snapshots import SNAPSHOT_TYPE, schemas_of
+from .snapshots import SnapshotUnusableError, schemas_of, snapshot_in
 from .split_audit import SplitFold, SplitRow
 
 __all__ = ["Audit", "AuditRecord", "Stored", "audit", "audit_records", "counting_at"]
@@ -159,13 +158,9 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
 def _schemas_before(first: Stored) -> Mapping[str, str]:
     """What was registered before the snapshot with which a log begins; nothing where this version cannot tell."""
     record = decode_record(first.offset, first.value, first.header_bytes)
-    if record.payload_type != SNAPSHOT_TYPE.key:
-        return {}
     try:
-        snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
-        assert isinstance(snapshot, JobSnapshot)
-        return schemas_of(snapshot)
-    except ValueError:
+        return schemas_of(snapshot_in(record))
+    except SnapshotUnusableError:
         return {}
 
 

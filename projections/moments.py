@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from coordlog.errors import OptionError, RecordError
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 
 from .attempts import AttemptFold
 from .audit import AuditRecord, Stored, audit_records
 from .checkpoint_audit import CheckpointFold, CheckpointRow, CheckpointStatus
 from .job import JobProjection
+from .snapshots import SnapshotUnusableError, state_of
 from .split_audit import SplitFold, SplitRow
 from .state import JobState
 
@@ -71,6 +72,8 @@ def moment(
         record = one.record
         if record is None:
             raise RecordError(one.offset, "", one.problem or "it cannot be read")
+        if count == 0 and record.kind is Kind.SNAPSHOT:  # what stood before it was pruned
+            state = _begun(one.offset, record)
         state = projection.apply(state, record)
         attempts.apply(record, one.fields)
         splits.apply(record, one.fields, attempts)
@@ -99,6 +102,13 @@ def moment(
         record_count=count,
         void_count=void,
     )
+
+
+def _begun(offset: int, record: Record) -> JobState:
+    try:
+        return state_of(record)
+    except SnapshotUnusableError as error:
+        raise RecordError(offset, record.kind.value, str(error)) from error
 
 
 def _until(stored: Iterable[Stored], offset: int | None) -> Iterator[Stored]:

@@ -20,6 +20,7 @@ from immutables import Map
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Record
 
 from .evolving import evolve
 from .job import JobProjection
@@ -33,7 +34,10 @@ __all__ = [
     "DecodedSnapshot",
     "SnapshotCodec",
     "SnapshotUnusableError",
+    "SnapshotVersionError",
     "schemas_of",
+    "snapshot_in",
+    "state_of",
 ]
 
 STATE_VERSION: Final = 1
@@ -45,6 +49,10 @@ _COMPRESSION: Final = 1
 
 class SnapshotUnusableError(ValueError):
     """A snapshot that this job does not start from; the message says why. No error of the log: it is passed over."""
+
+
+class SnapshotVersionError(SnapshotUnusableError):
+    """It is whole, for all that this version can tell, and of another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +295,38 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
     )
 
 
+def state_of(record: Record) -> JobState:
+    """The state in a `SNAPSHOT`, without those of projections: as one folds it who has nothing but the log.
+
+    Raises:
+        SnapshotUnusableError: It is damaged, or of another version.
+    """
+    state = _body_of(snapshot_in(record)).job_state
+    return evolve(_with_projections(state, _no_projection), projections=Map())
+
+
+def _no_projection(_operator_id: str, _place: object) -> None:
+    """What a fold without projections has at each cut."""
+
+
+def snapshot_in(record: Record) -> JobSnapshot:
+    """What a `SNAPSHOT` holds.
+
+    Raises:
+        SnapshotUnusableError: It is damaged, or of another version.
+    """
+    if record.payload_type != SNAPSHOT_TYPE.key:
+        raise SnapshotVersionError(
+            f"its type is {record.payload_type}; this version reads {SNAPSHOT_TYPE.key}"
+        )
+    try:
+        snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
+    except (ValueError, TypeError) as error:
+        raise SnapshotUnusableError(f"it is damaged: {error}") from error
+    assert isinstance(snapshot, JobSnapshot), "it is of that type"
+    return snapshot
+
+
 def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
     """The schemas in use, as JSON, by type key: what a log that begins with the snapshot has registered before.
 
@@ -298,7 +338,7 @@ def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
 
 def _body_of(snapshot: JobSnapshot) -> _Body:
     if snapshot.state_version != STATE_VERSION or snapshot.schema_fingerprint != _BODY.fingerprint:
-        raise SnapshotUnusableError(
+        raise SnapshotVersionError(
             f"its state is of version {snapshot.state_version}, schema "
             f"{snapshot.schema_fingerprint}; this version reads {STATE_VERSION}, {_BODY.fingerprint}"
         )

@@ -12,7 +12,7 @@ from .state import JobState
 
 __all__ = ["Difference", "differences", "state_json"]
 
-_LEFT_OUT: Final = frozenset({"projections", "projection", "types"})
+_LEFT_OUT: Final = frozenset({"projections", "projection", "schemas", "types"})
 """Values of the job's own classes, and the schemas, which `history --kind TYPE_REGISTERED` shows."""
 
 

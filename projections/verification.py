@@ -15,6 +15,7 @@ from coordlog.schemas.record import Kind, Record, record_key
 from .audit import AuditRecord, Stored, audit_records
 from .invariants import faults_of
 from .moments import plain_projection
+from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_of
 from .state import CompletedCheckpoint, JobState
 
 __all__ = ["Fault", "Verified", "verify"]
@@ -45,6 +46,8 @@ class Verified:
     type_count: int = 0
     checkpoint_count: int = 0
     """Completed ones whose metadata was compared with the fold."""
+    snapshot_count: int = 0
+    """Those whose state was compared with the fold."""
     byte_count: int = 0
     fault_count: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -90,6 +93,10 @@ def verify(
             made.is_whole = False
             break
         made.record_count += 1
+        if record.kind is Kind.SNAPSHOT:
+            state, faults = _snapshot(made, state, record)
+            for what in faults:
+                made.found(one.offset, what)
         for what in _record_faults(made, one, record):
             made.found(one.offset, what)
         try:
@@ -101,6 +108,20 @@ def verify(
         for what in _state_faults(made, state, record, identity):
             made.found(one.offset, what)
     return made
+
+
+def _snapshot(made: Verified, state: JobState, record: Record) -> tuple[JobState, tuple[str, ...]]:
+    """The state before it, which is its own where a log begins with it; and what is wrong with it."""
+    try:
+        held = state_of(record)
+    except SnapshotVersionError:
+        return state, ()
+    except SnapshotUnusableError as error:
+        return state, (f"the snapshot is no place to start from: {error}",)
+    if made.record_count == 1:
+        state = held
+    made.snapshot_count += 1
+    return state, () if held == state else ("the snapshot's state is not the fold's there",)
 
 
 def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator[str]:
@@ -123,7 +144,7 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             return
         if not is_so:
             yield f"the schema of {record.payload_type} has another fingerprint than {said}"
-    elif record.payload is not None:
+    elif record.payload is not None and record.payload_type is not None:  # else a coordinator's own
         made.payload_count += 1
         if one.fields is None:
             yield (

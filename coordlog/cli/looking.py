@@ -319,7 +319,8 @@ def verify(logs: Logs, *, job: str, as_json: bool) -> None:
         click.echo(
             f"{found.record_count:,} records count and {found.void_count:,} do not: "
             f"{found.byte_count:,} bytes, {found.turn_count:,} turns, {found.payload_count:,} "
-            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, in "
+            f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, "
+            f"{found.snapshot_count:,} snapshots, in "
             f"{time.monotonic() - began:.1f} s"
         )
         click.echo("all of it holds" if not found.fault_count else f"{found.fault_count:,} faults")

@@ -18,11 +18,13 @@ from coordlog import snapshots
 from coordlog.errors import RecordError, RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.looking import state_at
 from coordlog.projections import snapshots as encoding
 from coordlog.projections.audit import audit_records
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec, SnapshotUnusableError
 from coordlog.projections.state_codec import DerivedCodec
+from coordlog.projections.verification import verify
 from coordlog.restore import Rebuild, projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot
@@ -659,3 +661,52 @@ def test_a_large_state_is_encoded_more_rarely(monkeypatch: pytest.MonkeyPatch) -
         wait = size // 50
         assert wait > 15
         assert wait <= following - one <= wait + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_verification_compares_each_snapshot_with_the_fold_there(name: str) -> None:
+    log = RUNS[name].recorded().job.log
+    found = verify(log.records)
+    counting = [one for one in records_of(log) if one.kind is Kind.SNAPSHOT]
+
+    assert found.faults == []
+    assert found.snapshot_count == len(counting) >= 4
+
+
+def test_a_verification_names_a_snapshot_that_is_damaged_or_of_another_state() -> None:
+    log = worked(job_of()).log
+    first, second, *_ = snapshots_in(log)
+    other = decode_record(second, log.records[second].value, log.records[second].header_bytes)
+    found = verify(
+        changed(
+            log,
+            {
+                first: rewritten(DAMAGE["its checksum"]),
+                second: rewritten(lambda _one: _of_another_time(other)),
+            },
+        ).records
+    )
+
+    assert [one.offset for one in found.faults] == [first, second]
+    assert "no place to start from: it is damaged" in found.faults[0].what
+    assert found.faults[1].what == "the snapshot's state is not the fold's there"
+    newer = changed(log, {first: rewritten(DAMAGE["another version"])})
+    assert verify(newer.records).faults == [], "no damage that this version could tell"
+
+
+def _of_another_time(record: Record) -> JobSnapshot:
+    codec = SnapshotCodec(projection_of(chain_of(NotingProvider(projection=HANDLED))))
+    state = codec.decode(encoding.snapshot_in(record)).state
+    return codec.encode(replace(state, aborts_in_a_row=3))
+
+
+def test_a_log_that_begins_with_a_snapshot_is_looked_at_and_verified_from_there() -> None:
+    job = worked(job_of())
+    whole = state_at(job.log)
+    first, *_ = snapshots_in(job.log)
+    job.log.remove_below(first)
+    found = verify(job.log.read(first, job.log.high_watermark()))
+
+    assert state_at(job.log).state == whole.state
+    assert (found.faults, found.is_whole) == ([], True)
