@@ -120,6 +120,10 @@ def test_on_a_broker_a_driver_is_restored_from_a_snapshot_and_from_the_one_befor
         assert pipeline.restored[-1].snapshot_offset == made.started_at
         assert pipeline.restored[-1].record_count < end - made.started_at + 5
         assert pipeline.committed() == ALL_ROWS
+        started = next(one for one in log.read(end, end + 1))
+        assert started.header is not None
+        assert started.header.is_epoch_started
+        assert started.header.snapshot_offset == made.newest_snapshot.offset >= made.started_at
         log.delete()
 
 

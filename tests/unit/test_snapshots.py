@@ -617,8 +617,13 @@ def test_a_job_that_has_lost_an_operator_starts_from_its_own_snapshots_and_not_f
     assert made.started_at is not None
     whole = rebuild(job.log, alone, projection_of(alone), is_whole=True)
     assert made.state == whole.state
-    with pytest.raises(RecordError, match="is not one of this job's"):
-        restored(job.log, NotingProvider(payload_types=(), projection=HANDLED))
+    for back_again in (NotingProvider(payload_types=()), NotingProvider(projection=HANDLED)):
+        both = chain_of(back_again, NotingProvider(operator_id="sink", payload_types=()))
+        if not back_again.payload_types:
+            with pytest.raises(RecordError, match="is not one of this job's"):
+                rebuild(job.log, both, projection_of(both))
+        else:
+            assert rebuild(job.log, both, projection_of(both)).started_at is FROM_THE_START
 
 
 # --- other readers ----------------------------------------------------------------------------------------------------
