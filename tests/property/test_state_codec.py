@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -51,13 +51,14 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401, a type
         return entries if origin is dict else entries.map(Map)
     if issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
+    made: Callable[..., Any] = hint
     hints = typing.get_type_hints(hint)
     names = (
         [f.name for f in dataclasses.fields(hint)]
         if dataclasses.is_dataclass(hint)
         else hint._fields
     )
-    return st.builds(hint, **{name: values_of(hints[name]) for name in names})
+    return st.builds(made, **{name: values_of(hints[name]) for name in names})
 
 
 @st.composite
