@@ -143,10 +143,8 @@ class Job:
             ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
         ):
             _check_range(option, seconds, lowest, 86_400)
-        if snapshot_every is not None:
-            _check_range("snapshot_every", snapshot_every, 1, 10_000_000)
-        if restarts_max is not None:
-            _check_range("restarts_max", restarts_max, 0, 1000)
+        _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
+        _check_given("restarts_max", restarts_max, 0, 1000)
         _check_restore(restore)
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
         self.is_batch, self._call_timeout_s = batch, call_timeout_s
@@ -353,6 +351,11 @@ def check_job_id(job_id: str) -> None:
             "lower-case letters, digits and hyphens, beginning with a letter or digit, "
             "at most 100 characters",
         )
+
+
+def _check_given(option: str, value: float | None, lowest: float, highest: float) -> None:
+    if value is not None:
+        _check_range(option, value, lowest, highest)
 
 
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:

@@ -32,6 +32,7 @@ from coordlog.messages import (
     SkipSplit,
 )
 from coordlog.projections.job import JobProjection
+from coordlog.projections.state import JobState
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.restore import check_fits, describe_operators, first_input, projection_of, rebuild
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
@@ -294,16 +295,7 @@ class HandDrivenJob:
         projection = projection_of(self.chain)
         made = rebuild(self.log, self.chain, projection)
         mode = "batch" if driver.is_batch else "streaming"
-        check_fits(
-            driver.job_id,
-            made.state,
-            self.chain,
-            parallelism=driver.parallelism,
-            mode=mode,
-            restore=restore,
-            is_again=driver.is_again,
-            allow_non_restored_state=driver.allow_non_restored_state,
-        )
+        self._check_fits(made.state, mode, restore)
         name = driver_id or f"driver-{made.state.epoch + 1}"
 
         config = self._config(projection, made.state.operators)
@@ -356,6 +348,18 @@ class HandDrivenJob:
         )
         if self.mode != "finished":
             self.run(lambda: self.runtime.begin(given))
+
+    def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
+        check_fits(
+            self._driver.job_id,
+            state,
+            self.chain,
+            parallelism=self._driver.parallelism,
+            mode=mode,
+            restore=restore,
+            is_again=self._driver.is_again,
+            allow_non_restored_state=self._driver.allow_non_restored_state,
+        )
 
     def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
         is_batch = self._driver.is_batch
