@@ -143,7 +143,8 @@ class Job:
             ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
         ):
             _check_range(option, seconds, lowest, 86_400)
-        _check_counts(snapshot_every, restarts_max)
+        _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
+        _check_given("restarts_max", restarts_max, 0, 1000)
         _check_restore(restore)
         self.job_id, self.log, self.parallelism = job_id, log, parallelism
         self.is_batch, self._call_timeout_s = batch, call_timeout_s
@@ -352,16 +353,14 @@ def check_job_id(job_id: str) -> None:
         )
 
 
+def _check_given(option: str, value: float | None, lowest: float, highest: float) -> None:
+    if value is not None:
+        _check_range(option, value, lowest, highest)
+
+
 def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
-
-
-def _check_counts(snapshot_every: int | None, restarts_max: int | None) -> None:
-    if snapshot_every is not None:
-        _check_range("snapshot_every", snapshot_every, 1, 10_000_000)
-    if restarts_max is not None:
-        _check_range("restarts_max", restarts_max, 0, 1000)
 
 
 def _check_restore(restore: str | None) -> None:

@@ -33,6 +33,7 @@ from coordlog.messages import (
     SkipSplit,
 )
 from coordlog.projections.job import JobProjection
+from coordlog.projections.state import JobState
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.restore import (
     Rebuild,
@@ -302,16 +303,7 @@ class HandDrivenJob:
         projection = projection_of(self.chain)
         made = rebuild(self.log, self.chain, projection)
         mode = "batch" if driver.is_batch else "streaming"
-        check_fits(
-            driver.job_id,
-            made.state,
-            self.chain,
-            parallelism=driver.parallelism,
-            mode=mode,
-            restore=restore,
-            is_again=driver.is_again,
-            allow_non_restored_state=driver.allow_non_restored_state,
-        )
+        self._check_fits(made.state, mode, restore)
         name = driver_id or f"driver-{made.state.epoch + 1}"
 
         config = self._config(projection, made.state.operators)
@@ -364,6 +356,18 @@ class HandDrivenJob:
             },
         )
         return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
+
+    def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
+        check_fits(
+            self._driver.job_id,
+            state,
+            self.chain,
+            parallelism=self._driver.parallelism,
+            mode=mode,
+            restore=restore,
+            is_again=self._driver.is_again,
+            allow_non_restored_state=self._driver.allow_non_restored_state,
+        )
 
     def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
         is_batch = self._driver.is_batch

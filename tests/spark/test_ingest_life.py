@@ -124,7 +124,7 @@ def opened_again(case: IngestCase) -> None:
     run = case.finish("--again")
     assert any(line.endswith("it is opened again") for line in run.lines)
     assert any(line.startswith(f"  this time    {2 * ROWS:,} rows in ") for line in run.lines)
-    assert case.rows_out() == case._rows_in()
+    assert case.rows_out() == case.rows_in()
     assert all(path.stat().st_mtime_ns == at for path, at in published.items())
 
 
