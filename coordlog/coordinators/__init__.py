@@ -24,6 +24,6 @@ __all__ = [
     "SplitCoordinatorProvider",
     "SplitEnumerator",
     "SplitWatch",
-    "WatchingEnumerator",
     "StateCodec",
+    "WatchingEnumerator",
 ]
