@@ -140,15 +140,14 @@ class Job:
             ("call_timeout_s", call_timeout_s, 1),
             ("log_timeout_s", log_timeout_s, 1),
             ("stop_timeout_s", stop_timeout_s, 0),
-            ("restart_window_s", 1 if restart_window_s is None else restart_window_s, 1),
+            ("restart_window_s", restart_window_s, 1),
         ):
-            _check_range(option, seconds, lowest, 86_400)
+            _check_given(option, seconds, lowest, 86_400)
         _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
         _check_given("restarts_max", restarts_max, 0, 1000)
         _check_restore(restore)
-        self.job_id, self.log, self.parallelism = job_id, log, parallelism
-        self.is_batch, self._call_timeout_s = batch, call_timeout_s
-        self._stop_timeout_s = stop_timeout_s
+        self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
+        self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         _check_end(self.chain, is_batch=batch)
@@ -171,9 +170,8 @@ class Job:
             patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
-        self._on_released = on_released
+        self._on_released, self._is_jvm_ending = on_released, False
         self._driver: JobDriver | None = None
-        self._is_jvm_ending = False
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until told to stop.
