@@ -89,7 +89,7 @@ def append_skip(
         log,
         job_id=made.state.job_id,
         place=made.place,
-        make_epoch_started=lambda epoch: _epoch_started(made.state, epoch, driver_id, now_us()),
+        make_epoch_started=lambda epoch: _epoch_started(made, epoch, driver_id, now_us()),
         reading=made.feed,
         patience=patience,
     )
@@ -98,14 +98,16 @@ def append_skip(
         assert made.state.driver_id == driver_id, "the epoch in force is this one"
         _check_goes_on(made.state.job_id, made.state)
         records = _turn(made.state, fact, operator_id, subtask, why, now_us())
-        appender.append([to_unstored(one) for one in records])
+        newest = made.newest_snapshot.offset
+        appender.append([to_unstored(one, snapshot_offset=newest) for one in records])
     finally:
         appender.close()
     return records[-1].sequence or 0
 
 
-def _epoch_started(state: JobState, epoch: int, driver_id: str, now_us: int) -> UnstoredRecord:
+def _epoch_started(made: Rebuild, epoch: int, driver_id: str, now_us: int) -> UnstoredRecord:
     """What the job is, is as in the reign before; nobody listens in this one."""
+    state = made.state
     return to_unstored(
         Record(
             epoch=epoch,
@@ -124,7 +126,8 @@ def _epoch_started(state: JobState, epoch: int, driver_id: str, now_us: int) -> 
                 "take_over": "false",
                 "command": "skip",
             },
-        )
+        ),
+        snapshot_offset=made.newest_snapshot.offset,
     )
 
 

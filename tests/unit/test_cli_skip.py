@@ -17,6 +17,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
 from coordlog.messages import DeliverEvent
 from coordlog.projections.state import Phase
+from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
@@ -228,3 +229,20 @@ def test_any_prefix_of_the_command_s_reign_is_a_legal_history() -> None:
         expected = "skipped" if cut == end else "enumerator"
         assert places(made) == {"a": expected, "b": "enumerator"}
         made.crash()
+
+
+def test_the_command_s_records_lead_to_the_newest_snapshot() -> None:
+    options = RuntimeOptions(snapshot_every=3)
+    job = HandDrivenJob(chain_of(pull_of("a", "b", "c")), options=options)
+    ask(job.register(0))
+    job.crash()
+    before = job.log.high_watermark()
+    (*_, last) = job.log.read(0, before)
+    assert last.header is not None
+    assert last.header.snapshot_offset > 0
+
+    assert run(job.log, "skip", "job", "--split", "b").exit_code == 0
+
+    added = [one.header for one in job.log.read(before, job.log.high_watermark())]
+    assert len(added) == 3
+    assert {one and one.snapshot_offset >= last.header.snapshot_offset for one in added} == {True}
