@@ -251,7 +251,9 @@ def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_
 @click.command()
 @click.argument("job")
 @click.option("--split", metavar="ID", help="A split, as `coordlog splits` names it.")
-@click.option("--event", type=int, metavar="SEQ", help="An event, by its sequence.")
+@click.option(
+    "--event", type=click.IntRange(min=0), metavar="SEQ", help="An event, by its sequence."
+)
 @click.option("--checkpoint", type=int, metavar="N", help="A checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_logs

@@ -51,7 +51,7 @@ def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPa
         (["ing"], ["ingest"]),
         (["broker", "sta"], ["start", "status"]),
         (["ingest", "--checkp"], ["--checkpoint-interval"]),
-        (["ingest", "--format", ""], ["csv", "parquet"]),
+        (["ingest", "--format", ""], ["csv", "jsonl", "parquet", "text"]),
         (["completion", "b"], ["bash"]),
     ],
     ids=" ".join,
