@@ -14,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from coordlog.messages import AckEvent, DeliverEvent, Register, SendEvent, UpMessage
 from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import Heartbeat, WireMessage, decode, encode
+from coordlog.spark_integration.wire import WIRE_VERSION, Heartbeat, WireMessage, decode, encode
 
 T = TypeVar("T")
 
@@ -124,7 +124,11 @@ def running(**options: Any) -> Generator[tuple[Endpoint, Heard], None, None]:  #
 
 @contextmanager
 def connected(
-    address: str, *, token: Token | None = TOKEN, version: str = "2", path: str = "/attempt"
+    address: str,
+    *,
+    token: Token | None = TOKEN,
+    version: str = str(WIRE_VERSION),
+    path: str = "/attempt",
 ) -> Generator[ClientConnection, None, None]:
     """A connection that says and hears nothing by itself."""
     headers = {"Coordlog-Wire": version}
