@@ -244,7 +244,7 @@ def check_slots(spark: SparkSession, parallelism: int) -> None:
         slots = _slots(spark)
         if slots is None:
             return
-        busy = _busy_slots(spark)
+        busy = min(slots, _busy_slots(spark))
         if slots - busy >= parallelism:
             return
         is_final = is_local and slots < parallelism
@@ -307,7 +307,9 @@ def _busy_slots(spark: SparkSession) -> int:
         return 0
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-    return sum(one.numActiveTasks for one in stages if one is not None)
+    # Of an active stage each task that has not ended: one that waits comes before ours, and Spark
+    # says a while after its start only that one runs.
+    return sum(one.numTasks - one.numCompletedTasks for one in stages if one is not None)
 
 
 def _name_jobs(spark: SparkSession, tag: str, description: str) -> None:

@@ -443,7 +443,7 @@ def test_no_thread_outlives_its_task_in_a_worker_that_is_used_again(spark: Spark
                 started = payload_type_of(Started).decode(message.payload)
                 assert isinstance(started, Started)
                 own = [one for one in started.threads if one.startswith("coordlog")]
-                assert own == ["coordlog-connection"]
+                assert sorted(own) == ["coordlog-connection", "coordlog-watch"]
 
 
 def test_too_few_slots_are_refused_by_both_numbers(spark: SparkSession) -> None:
