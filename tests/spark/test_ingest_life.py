@@ -22,7 +22,7 @@ from .ingest_case import FILES, LIMIT_S, ROWS, IngestCase, kind_of
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.any_spark, pytest.mark.kafka, pytest.mark.slow]
 
 STREAMING = ["--checkpoint-interval", "0.5"]
 BROKER_END_S = 15.0

@@ -21,6 +21,7 @@ from .ingest_case import LIMIT_S, IngestCase, kind_of
 __all__ = ["broker", "s3_server", "s3_store"]
 
 pytestmark = [
+    pytest.mark.any_spark,
     pytest.mark.spark,
     pytest.mark.kafka,
     pytest.mark.kill,

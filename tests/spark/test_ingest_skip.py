@@ -19,7 +19,13 @@ from examples.demo_parts.processes import IngestProcess
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.spark, pytest.mark.clause("J2")]
+pytestmark = [
+    pytest.mark.any_spark,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.clause("J2"),
+]
 
 FILES, ROWS, BAD = 66, 20, 32
 """More files than a listing samples, so that it does not see the bad one."""

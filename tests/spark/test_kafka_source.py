@@ -30,7 +30,7 @@ from .ingest_case import LIMIT_S
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.any_spark, pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 PARTITIONS, ROWS = 3, 1_500
 WAIT_S = 120.0

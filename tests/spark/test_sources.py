@@ -161,6 +161,7 @@ class Adding:
             self.count += 1
 
 
+@pytest.mark.any_spark
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(900)
