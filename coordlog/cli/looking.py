@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final
 
 import click
@@ -29,6 +28,7 @@ from coordlog.projections.verification import verify as verify_log
 from .console import Column, crop, iso, json_of, new_console, print_json, print_table, time_of
 from .exits import Exit
 from .logs import Logs, with_logs
+from .reading import opened
 
 __all__ = ["diff", "explain", "state", "verify"]
 
@@ -64,15 +64,6 @@ class _At(click.ParamType[Place]):
         return {"time": when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)}
 
 
-@contextlib.contextmanager
-def _opened(logs: Logs, job: str) -> Generator[Log]:
-    log = logs.open(job)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
 def _moment(log: Log, place: Place | None) -> Moment:
     return state_at(log, **(place or {}))  # type: ignore[arg-type]  # each goes where it belongs
 
@@ -88,7 +79,7 @@ def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
     Attempts, gateways and what they hold, un-acked events, checkpoints, intents and splits, as the
     fold has them after the last turn that is whole there. The job's own code is not needed.
     """
-    with _opened(logs, job) as log:
+    with opened(logs, job) as log:
         made = _moment(log, at)
     if as_json:
         print_json({"offset": made.offset, **state_json(made.state), "splits": _splits_json(made)})
@@ -230,7 +221,7 @@ def _print_checkpoints(made: Moment) -> None:
 @with_logs
 def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
     """Show what changed in the state of JOB between two places of its log."""
-    with _opened(logs, job) as log:
+    with opened(logs, job) as log:
         before, after = _moment(log, first or {"offset": -1}), _moment(log, second)
     found = list(differences(state_json(before.state), state_json(after.state)))
     console = new_console()
@@ -269,7 +260,7 @@ def explain(
     """Say how a split, an event or a checkpoint of JOB came to where it is, record by record."""
     if sum(one is not None for one in (split, event, checkpoint)) != 1:
         raise click.UsageError("give one of --split, --event and --checkpoint")
-    with _opened(logs, job) as log:
+    with opened(logs, job) as log:
         stored = log.read(log.start_offset(), log.high_watermark())
         if split is not None:
             made = explain_split(stored, split)
@@ -302,7 +293,7 @@ def verify(logs: Logs, *, job: str, as_json: bool) -> None:
     completed checkpoint against the fold. Exit status 0 where all of it holds, else 1.
     """
     began = time.monotonic()
-    with _opened(logs, job) as log:
+    with opened(logs, job) as log:
         identity, end = log.identity, log.high_watermark()
         found = verify_log(
             log.read(log.start_offset(), end),

@@ -10,24 +10,25 @@ from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
 
 from .logs import Logs
 
-__all__ = ["audit_of", "records_of"]
+__all__ = ["audit_of", "opened", "records_of"]
 
 
 @contextlib.contextmanager
 def records_of(logs: Logs, job_id: str) -> Generator[Iterator[AuditRecord]]:
     """Every record of a job, as `audit_records` gives them; the log is closed with the block."""
-    with _opened(logs, job_id) as log:
+    with opened(logs, job_id) as log:
         yield audit_records(log.read(log.start_offset(), log.high_watermark()))
 
 
 def audit_of(logs: Logs, job_id: str) -> Audit:
     """The tables of a job."""
-    with _opened(logs, job_id) as log:
+    with opened(logs, job_id) as log:
         return audit(log.read(log.start_offset(), log.high_watermark()))
 
 
 @contextlib.contextmanager
-def _opened(logs: Logs, job_id: str) -> Generator[Log]:
+def opened(logs: Logs, job_id: str) -> Generator[Log]:
+    """The log of a job, closed with the block."""
     log = logs.open(job_id)
     try:
         yield log
