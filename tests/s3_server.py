@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import logging
@@ -78,6 +79,9 @@ def _aborted_uploads_as_s3_has_them() -> Iterator[None]:
     def checked(real: Callable[..., Any]) -> Callable[..., Any]:
         names = list(inspect.signature(real).parameters)
 
+        @functools.wraps(
+            real
+        )  # with its signature: each module's fixture of the session is one more
         def there(*given: Any, **named: Any) -> Any:  # noqa: ANN401, whatever moto gives
             every = {**dict(zip(names, given, strict=False)), **named}
             bucket = every.get("bucket_name") or every["dest_bucket_name"]
