@@ -196,6 +196,7 @@ def streaming(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[IngestCase]:
     case.clear()
 
 
+@pytest.mark.any_spark
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_job_that_failed_goes_on_once_its_cause_is_mended(streaming: IngestCase) -> None:
@@ -250,6 +251,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_a_broker_may_go_and_come(tmp_path: P
             case.clear()
 
 
+@pytest.mark.any_spark
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.kill
@@ -288,6 +290,7 @@ def test_a_batch_job_that_was_stopped_or_lost_its_broker_resumes(tmp_path: Path)
             case.clear()
 
 
+@pytest.mark.any_spark
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.kill
