@@ -221,33 +221,6 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
     if fault is not None:
         lose(step, given.subtask, given.attempt_number, fault)
         return
-    if _is_skipped(step, given):
-        return
-    record = step.add(
-        Kind.EVENT_TO_COORDINATOR,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        event_id=given.event_id,
-        last_barrier=given.last_barrier,
-        payload_type=given.payload_type,
-        payload=given.payload,
-    )
-    event = UpEvent(
-        sequence=required(record.sequence),
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        attempt_number=given.attempt_number,
-        event_id=given.event_id,
-        last_barrier=given.last_barrier,
-        payload_type=given.payload_type,
-        payload=given.payload,
-    )
-    step.calls.append(CallEvent(event=event, is_redelivery=False))
-
-
-def _is_skipped(step: StepBuilder, given: EventArrived) -> bool:
-    """Whether an event is handled no more (clause J2); it is recorded then, and changes nothing."""
     event = UpEvent(
         sequence=step.state.next_sequence,
         operator_id=given.operator_id,
@@ -260,9 +233,23 @@ def _is_skipped(step: StepBuilder, given: EventArrived) -> bool:
     )
     skip = skip_of_event(step.state, event)
     if skip is not None:
+        # Handled no more (clause J2): it is recorded, and changes nothing.
         reason = f"event {given.payload_type} is skipped: {skip.reason}"
         refuse(step, "event", given.subtask, given.attempt_number, reason)
-    return skip is not None
+        return
+    record = step.add(
+        Kind.EVENT_TO_COORDINATOR,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=given.event_id,
+        last_barrier=given.last_barrier,
+        payload_type=given.payload_type,
+        payload=given.payload,
+    )
+    # Its type may have been registered before it.
+    event = event._replace(sequence=required(record.sequence))
+    step.calls.append(CallEvent(event=event, is_redelivery=False))
 
 
 def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:

@@ -18,12 +18,17 @@ __all__ = ["commit_settled", "give_commit", "settle_open", "to_settle"]
 
 
 def to_settle(state: JobState) -> list[Settle]:
-    """What is to be settled first of all that is open: at a restore, and where only settling is left."""
-    return [
-        _settle(intent)
-        for intent in sorted_values(state.intents)
-        if not any(_is_before(other, intent) for other in sorted_values(state.intents))
-    ]
+    """The open intents that wait for no other: of each operator those before one of another checkpoint."""
+    found = []
+    first: dict[str, int] = {}
+    waiting: set[str] = set()
+    for intent in sorted_values(state.intents):  # by sequence
+        operator_id = intent.operator_id
+        if first.setdefault(operator_id, intent.checkpoint_id) != intent.checkpoint_id:
+            waiting.add(operator_id)
+        if operator_id not in waiting:
+            found.append(_settle(intent))
+    return found
 
 
 def settle_open(step: StepBuilder) -> None:
@@ -48,6 +53,7 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
     intent = step.state.intents.get(given.sequence)
     if intent is None:
         return
+    under_way = {one.sequence for one in to_settle(step.state)}
     is_settled = given.error is None
     step.add(
         Kind.COMMIT_OUTCOME,
@@ -62,10 +68,7 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
     if step.state.is_over:
         return
     if is_settled:
-        waited = {
-            one.sequence for one in sorted_values(step.state.intents) if _is_before(intent, one)
-        }
-        step.effects += [one for one in to_settle(step.state) if one.sequence in waited]
+        step.effects += [one for one in to_settle(step.state) if one.sequence not in under_way]
         return
     tries = intent.failed_tries + 1
     if tries >= step.config.settle_attempts_max:
@@ -77,14 +80,6 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
         return
     delay_s = min(step.config.restart_backoff_s * 2**tries, step.config.restart_backoff_max_s)
     step.effects.append(_settle(intent, delay_s))
-
-
-def _is_before(other: OpenIntent, intent: OpenIntent) -> bool:
-    return (
-        other.operator_id == intent.operator_id
-        and other.checkpoint_id != intent.checkpoint_id
-        and other.sequence < intent.sequence
-    )
 
 
 def _settle(intent: OpenIntent, delay_s: float = 0.0) -> Settle:
