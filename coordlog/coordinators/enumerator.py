@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 
 from coordlog.coordinator import CoordinatorContext, EventFuture, SubtaskGateway
-from coordlog.errors import AttemptNotRunningError, TooLargeError, UsageError
+from coordlog.errors import AttemptNotRunningError, SourceError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.splits import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split, SplitsDiscovered
 
-__all__ = ["EnumeratorContext", "SplitEnumerator", "pages_of"]
+__all__ = [
+    "EnumeratorContext",
+    "SplitEnumerator",
+    "give_waiting",
+    "listing_pages",
+    "not_listed",
+    "pages_of",
+]
 
 _PAGE_BYTES = PAYLOAD_BYTES_MAX * 3 // 4
 """Of one `AddSplits` or `SplitsDiscovered`, so that its encoding stays below the limit."""
@@ -276,3 +284,35 @@ def pages_of(splits: Sequence[Split]) -> Iterator[list[Split]]:
         page_bytes += size_bytes
     if page:
         yield page
+
+
+def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
+    """What was found in parts that each fit a record, in order, one at least; the last says whether that is all.
+
+    Raises:
+        TooLargeError: One split alone does not fit.
+    """
+    pages = list(pages_of(found.splits)) or [[]]
+    last = len(pages) - 1
+    return deque(
+        SplitsDiscovered(splits=page, is_complete=found.is_complete and number == last)
+        for number, page in enumerate(pages)
+    )
+
+
+def not_listed(context: EnumeratorContext, error: str) -> SourceError:
+    """Why the job fails: the worker that was to list could not."""
+    return SourceError(
+        f"source {context.operator_id!r}",
+        f"it cannot be listed: {error}",
+        "mend that and run the same command again",
+    )
+
+
+def give_waiting(context: EnumeratorContext) -> Sequence[int]:
+    """Answer the open requests, oldest first: a split each; the subtasks for whom there is none."""
+    waiting = context.waiting_readers()
+    splits = context.unassigned_splits(len(waiting))
+    for subtask, split in zip(waiting, splits, strict=False):
+        context.assign_splits({subtask: [split]})
+    return waiting[len(splits) :]

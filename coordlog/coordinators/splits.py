@@ -26,7 +26,13 @@ from coordlog.schemas.source_events import (
 )
 from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
-from .enumerator import EnumeratorContext, SplitEnumerator, pages_of
+from .enumerator import (
+    EnumeratorContext,
+    SplitEnumerator,
+    give_waiting,
+    listing_pages,
+    not_listed,
+)
 
 __all__ = [
     "Assignment",
@@ -132,24 +138,13 @@ class DefaultEnumerator(SplitEnumerator):
                 "its listing is not complete, and this enumerator lists once",
                 "give the provider an `enumerator` of your own that lists again",
             )
-        pages = list(pages_of(found.splits)) or [[]]
-        last = len(pages) - 1
-        self._pages = deque(
-            SplitsDiscovered(splits=page, is_complete=number == last)
-            for number, page in enumerate(pages)
-        )
+        self._pages = listing_pages(found)
         return self._pages.popleft()
 
     def _listed(self, result: Payload | None, error: str | None) -> None:
         context = self._context
         if error is not None:
-            context.fail_job(
-                SourceError(
-                    f"source {context.operator_id!r}",
-                    f"it cannot be listed: {error}",
-                    "mend that and run the same command again",
-                )
-            )
+            context.fail_job(not_listed(context, error))
             return
         assert isinstance(result, SplitsDiscovered), "`_list` returns no other type"
         if not result.is_complete:
@@ -174,11 +169,7 @@ class DefaultEnumerator(SplitEnumerator):
         context = self._context
         if not context.state.is_discovery_complete or self._assignment == "static":
             return
-        waiting = context.waiting_readers()
-        splits = context.unassigned_splits(len(waiting))
-        for subtask, split in zip(waiting, splits, strict=False):
-            context.assign_splits({subtask: [split]})
-        for subtask in waiting[len(splits) :]:
+        for subtask in give_waiting(context):
             context.signal_no_more_splits(subtask)
 
     def _deal(self, subtasks: Sequence[int]) -> None:

@@ -7,11 +7,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from coordlog.errors import SourceError
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
-from .enumerator import EnumeratorContext, SplitEnumerator, pages_of
+from .enumerator import (
+    EnumeratorContext,
+    SplitEnumerator,
+    give_waiting,
+    listing_pages,
+    not_listed,
+)
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 
@@ -88,24 +93,13 @@ class WatchingEnumerator(SplitEnumerator):
     def _look(self, known: Sequence[Split]) -> SplitsDiscovered:
         """The first page of what was found. On a worker; the other pages follow, a turn each."""
         found = self._watch.look(known)
-        pages = list(pages_of(found.splits)) or [[]]
-        last = len(pages) - 1
-        self._pages = deque(
-            SplitsDiscovered(splits=page, is_complete=found.is_complete and number == last)
-            for number, page in enumerate(pages)
-        )
+        self._pages = listing_pages(found)
         return self._pages.popleft()
 
     def _looked(self, result: Payload | None, error: str | None) -> None:
         context = self._context
         if error is not None:
-            context.fail_job(
-                SourceError(
-                    f"source {context.operator_id!r}",
-                    f"it cannot be listed: {error}",
-                    "mend that and run the same command again",
-                )
-            )
+            context.fail_job(not_listed(context, error))
             return
         assert isinstance(result, SplitsDiscovered), "`_look` returns no other type"
         if self._pages:
@@ -117,10 +111,7 @@ class WatchingEnumerator(SplitEnumerator):
     def _serve(self) -> None:
         """Answer the open requests, oldest first: a split each, as far as they go."""
         context = self._context
-        waiting = context.waiting_readers()
-        splits = context.unassigned_splits(len(waiting))
-        for subtask, split in zip(waiting, splits, strict=False):
-            context.assign_splits({subtask: [split]})
+        left = give_waiting(context)
         if context.state.is_discovery_complete:
-            for subtask in waiting[len(splits) :]:
+            for subtask in left:
                 context.signal_no_more_splits(subtask)
