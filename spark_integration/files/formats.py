@@ -124,13 +124,38 @@ class CsvFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonLinesFormat:
-    """One JSON object on each line."""
+class _LineFormat:
+    """What formats of lines have in common: where a file may be cut, and its lines from there."""
 
     unit: ClassVar[str] = "bytes"
     encoding: str
     block_bytes: int
     compression: Compression
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        is_packed = codec_of(one.path, self.compression) is not None
+        may_cut = not is_packed and one.may_seek and has_whole_line_ends(self.encoding)
+        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
+
+    def _blocks(self, files: InputFiles, split: FileSplit) -> LineBlocks:
+        return LineBlocks(
+            files,
+            split,
+            start=split.start,
+            end=split.end,
+            encoding=self.encoding,
+            compression=self.compression,
+            block_bytes=self.block_bytes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLinesFormat(_LineFormat):
+    """One JSON object on each line."""
+
     ignores_new_fields: bool
     """True: the schema was given, and fields that it has not are not wanted."""
 
@@ -147,12 +172,6 @@ class JsonLinesFormat:
             given=given,
         )
 
-    def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
-    ) -> Sequence[tuple[int, int]]:
-        """See `FileFormat`."""
-        return _cut_lines(one, self.encoding, self.compression, split_bytes)
-
     def read(
         self,
         files: InputFiles,
@@ -165,7 +184,7 @@ class JsonLinesFormat:
         """See `FileFormat`."""
         return JsonRows(
             path=split.path,
-            blocks=_blocks(files, split, self.encoding, self.compression, self.block_bytes),
+            blocks=self._blocks(files, split),
             schema=schema,
             unexpected="ignore" if self.ignores_new_fields else "error",
             bytes_read=_read_bytes(split),
@@ -174,13 +193,8 @@ class JsonLinesFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFormat:
+class TextFormat(_LineFormat):
     """Lines, each a row with one column `value`."""
-
-    unit: ClassVar[str] = "bytes"
-    encoding: str
-    block_bytes: int
-    compression: Compression
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
@@ -191,12 +205,6 @@ class TextFormat:
         if given is not None and given != TEXT_SCHEMA:
             raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, given)
         return TEXT_SCHEMA
-
-    def cut(
-        self, files: InputFiles, one: ListedFile, split_bytes: int
-    ) -> Sequence[tuple[int, int]]:
-        """See `FileFormat`."""
-        return _cut_lines(one, self.encoding, self.compression, split_bytes)
 
     def read(
         self,
@@ -209,7 +217,7 @@ class TextFormat:
     ) -> SplitRows:
         """See `FileFormat`."""
         return TextRows(
-            blocks=_blocks(files, split, self.encoding, self.compression, self.block_bytes),
+            blocks=self._blocks(files, split),
             bytes_read=_read_bytes(split),
             skip_rows=skip_rows,
         )
@@ -259,32 +267,6 @@ class ParquetFormat:
     ) -> SplitRows:
         """See `FileFormat`."""
         return ParquetRows(files, split, schema, skip_rows=skip_rows, batch_rows=batch_rows)
-
-
-def _cut_lines(
-    one: ListedFile, encoding: str, compression: Compression, split_bytes: int
-) -> Sequence[tuple[int, int]]:
-    is_packed = codec_of(one.path, compression) is not None
-    may_cut = not is_packed and one.may_seek and has_whole_line_ends(encoding)
-    return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
-
-
-def _blocks(
-    files: InputFiles,
-    split: FileSplit,
-    encoding: str,
-    compression: Compression,
-    block_bytes: int,
-) -> LineBlocks:
-    return LineBlocks(
-        files,
-        split,
-        start=split.start,
-        end=split.end,
-        encoding=encoding,
-        compression=compression,
-        block_bytes=block_bytes,
-    )
 
 
 def _read_bytes(split: FileSplit) -> int:
