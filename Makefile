@@ -9,6 +9,8 @@ PYTEST := $(PY) -m pytest
 TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 # more arguments for pytest: make test ARGS="-k split -x"
 ARGS ?=
+# how many tests run at a time, each of the processes with a broker and a Spark session of its own (1.5 GB)
+WORKERS ?= 2
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
         check coverage exhaustive bench bench-ingest bench-memory mutants simulate clean
@@ -23,7 +25,7 @@ demo: setup ## the whole thing at work, in a few minutes
 	@$(PY) examples/demo.py
 
 test: setup ## every test that this machine can run
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-docker: setup ## the tests that need a Docker engine, with the engine that is there; no skips
 	@$(PYTEST) -m docker --no-skips $(ARGS)
@@ -33,7 +35,7 @@ setup-spark43:
 
 test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an environment of its own
 	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker and not any_spark" \
-		-n 2 --dist worksteal $(ARGS)
+		-n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: setup ## every test there is; a skip is a failure (needs a Docker engine)
 	@$(PYTEST) --no-skips $(ARGS)

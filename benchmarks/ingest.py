@@ -46,7 +46,7 @@ def datasets(scale: float) -> list[Dataset]:
     return [
         Dataset(name="365 equal files", rows=(int(5_000 * scale),) * 365, target=1.5),
         Dataset(name="120 skewed files", rows=tuple(skewed), target=1.0),
-        Dataset(name="one file", rows=(int(8_000_000 * scale),), target=0.9),
+        Dataset(name="one file", rows=(int(10_600_000 * scale),), target=0.9),
     ]
 
 
