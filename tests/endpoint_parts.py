@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 
 from websockets.sync.client import ClientConnection, connect
 
+from coordlog.mailbox import Mailbox
 from coordlog.messages import AckEvent, DeliverEvent, Register, SendEvent, UpMessage
 from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
 from coordlog.spark_integration.wire import WIRE_VERSION, Heartbeat, WireMessage, decode, encode
+from coordlog.testing.in_memory import InMemorySurroundings
 
 T = TypeVar("T")
 
@@ -164,3 +166,26 @@ def hear(channel: ClientConnection) -> WireMessage:
 
 def own_threads() -> list[str]:
     return sorted(one.name for one in threading.enumerate() if one.name.startswith("coordlog-"))
+
+
+class EndpointSurroundings(InMemorySurroundings):
+    """Tasks that are threads, and an endpoint for clients."""
+
+    endpoint: Endpoint
+
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        """See `Surroundings`."""
+        super().begin(driver_id, mailbox)
+        self.endpoint = Endpoint(
+            job_id="job",
+            driver_id=driver_id,
+            token=TOKEN,
+            arrivals=mailbox,
+            requests=mailbox.requests,
+        )
+        return self.endpoint.start()
+
+    def end(self) -> None:
+        """See `Surroundings`."""
+        super().end()
+        self.endpoint.stop()

@@ -25,17 +25,14 @@ from coordlog.errors import (
     UsageError,
 )
 from coordlog.log.memory import MemoryLog
-from coordlog.mailbox import Mailbox
 from coordlog.requests import Answer, Requests
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import request_coordinator
-from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
 from coordlog.spark_integration.wire import REQUEST_PATH, AskCoordinator, Heartbeat, encode
-from coordlog.testing.in_memory import InMemorySurroundings
-from endpoint_parts import TOKEN, connected, running, wait_for
+from endpoint_parts import TOKEN, EndpointSurroundings, connected, running, wait_for
 from kernel_fakes import Noting, Stranger, chain_of
 from request_fakes import AnsweringProvider, HowMany, SoMany
 
@@ -45,27 +42,6 @@ CLIENTS = 8
 pytestmark = [pytest.mark.slow, pytest.mark.clause("J1")]
 
 
-class Surroundings(InMemorySurroundings):
-    """Tasks that are threads, and an endpoint for clients."""
-
-    endpoint: Endpoint
-
-    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
-        super().begin(driver_id, mailbox)
-        self.endpoint = Endpoint(
-            job_id="job",
-            driver_id=driver_id,
-            token=TOKEN,
-            arrivals=mailbox,
-            requests=mailbox.requests,
-        )
-        return self.endpoint.start()
-
-    def end(self) -> None:
-        super().end()
-        self.endpoint.stop()
-
-
 class RunningJob:
     """One driver of a job that never ends by itself."""
 
@@ -73,7 +49,7 @@ class RunningJob:
         self.provider = AnsweringProvider()
         self.log = MemoryLog("job")
         chain = chain_of(self.provider)
-        self.surroundings = Surroundings(chain, "job", 1)
+        self.surroundings = EndpointSurroundings(chain, "job", 1)
         self.released: list[Record] = []
         self.driver = JobDriver(
             chain=chain,

@@ -16,61 +16,19 @@ from coordlog.cli.logs import Logs
 from coordlog.cli.main import main
 from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
-from coordlog.mailbox import Mailbox
 from coordlog.projections.state import JobState
 from coordlog.runtime import RuntimeOptions
-from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.token import TOKEN_VARIABLE
 from coordlog.spark_integration.transform import transform_spec
-from coordlog.testing.in_memory import InMemorySurroundings
-from endpoint_parts import TOKEN, wait_for
+from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
+from one_log import OneLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("J2")]
 
 FILES, ROWS, STUCK = 6, 20, 2
 WAIT_S = 60.0
-
-
-class Surroundings(InMemorySurroundings):
-    """Tasks that are threads, and an endpoint for clients."""
-
-    endpoint: Endpoint
-
-    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
-        super().begin(driver_id, mailbox)
-        self.endpoint = Endpoint(
-            job_id="job",
-            driver_id=driver_id,
-            token=TOKEN,
-            arrivals=mailbox,
-            requests=mailbox.requests,
-        )
-        return self.endpoint.start()
-
-    def end(self) -> None:
-        super().end()
-        self.endpoint.stop()
-
-
-class OneLog:
-    """Where the command finds the job's log."""
-
-    where = "memory"
-
-    def __init__(self, log: MemoryLog) -> None:
-        self.log = log
-
-    def jobs(self) -> tuple[str, ...]:
-        return ("job",)
-
-    def open(self, job_id: str) -> Log:
-        return self.log
-
-    def delete(self, job_id: str) -> None:
-        raise AssertionError(job_id)
 
 
 def skip(log: MemoryLog, *arguments: str) -> Result:
@@ -112,7 +70,7 @@ def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
             runtime=RuntimeOptions(checkpoint_interval_s=None if is_batch else 0.05),
             restarts_max=0,
         ),
-        surroundings=Surroundings(chain, "job", 2),
+        surroundings=EndpointSurroundings(chain, "job", 2),
     )
     driver.start()
     assert stuck.wait(WAIT_S)

@@ -10,33 +10,15 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log, UnstoredRecord
+from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import AuditRecord, audit, audit_records
 from coordlog.schemas.record import Kind
 from driven_history import driven_log
+from one_log import OneLog
 
 pytestmark = pytest.mark.slow
 
 JOB = "looked-at"
-
-
-class OneLog:
-    """A log in memory, where the commands find it."""
-
-    where = "memory"
-
-    def __init__(self, log: MemoryLog) -> None:
-        self.log = log
-
-    def jobs(self) -> tuple[str, ...]:
-        return (JOB,)
-
-    def open(self, job_id: str) -> Log:
-        assert job_id == JOB
-        return self.log
-
-    def delete(self, job_id: str) -> None:
-        raise AssertionError(job_id)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +27,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> MemoryLog:
 
 
 def run(log: MemoryLog, command: str, *options: str) -> Result:
-    return CliRunner().invoke(main, (command, JOB, *options), obj=lambda _servers: OneLog(log))
+    return CliRunner().invoke(main, (command, JOB, *options), obj=lambda _servers: OneLog(log, JOB))
 
 
 def shown(log: MemoryLog, command: str, *options: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.kernel.building import KernelConfig
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
 from coordlog.messages import DeliverEvent
 from coordlog.projections.state import Phase
 from coordlog.runtime import RuntimeOptions
@@ -24,27 +23,10 @@ from coordlog.testing import History, replay
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import Down, NotingProvider, prefix_of
 from kernel_fakes import chain_of as noting_chain
+from one_log import OneLog
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, places, pull_of, told
 
 pytestmark = pytest.mark.clause("J2")
-
-
-@dataclass
-class OneLog:
-    """Where the commands find one job's log."""
-
-    log: MemoryLog
-    where: str = "memory"
-
-    def jobs(self) -> tuple[str, ...]:
-        return ("job",)
-
-    def open(self, job_id: str) -> Log:
-        assert job_id == "job"
-        return self.log
-
-    def delete(self, job_id: str) -> None:
-        raise AssertionError(job_id)
 
 
 @pytest.fixture(autouse=True)

@@ -6,29 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
-from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit
 from coordlog.projections.checkpoint_audit import CheckpointRow, CheckpointStatus
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of, inside
-
-
-class OneLog:
-    """A job's log, for the commands."""
-
-    where = "memory"
-
-    def __init__(self, log: MemoryLog) -> None:
-        self.log = log
-
-    def jobs(self) -> tuple[str, ...]:
-        return ("job",)
-
-    def open(self, job_id: str) -> MemoryLog:
-        return self.log
-
-    def delete(self, job_id: str) -> None:
-        raise AssertionError(job_id)
+from one_log import OneLog
 
 
 def rows_of(job: HandDrivenJob) -> tuple[CheckpointRow, ...]:

@@ -1,0 +1,32 @@
+"""One job's log in memory, where the commands look for logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log
+
+__all__ = ["OneLog"]
+
+
+@dataclass(frozen=True)
+class OneLog:
+    """A `Logs` with one job, which cannot be deleted."""
+
+    log: MemoryLog
+    job_id: str = "job"
+    where: str = "memory"
+
+    def jobs(self) -> tuple[str, ...]:
+        """Its one job."""
+        return (self.job_id,)
+
+    def open(self, job_id: str) -> Log:
+        """The log of that job."""
+        assert job_id == self.job_id
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        """Nothing that a test of the commands does."""
+        raise AssertionError(job_id)
