@@ -1,8 +1,8 @@
-"""Which tests show which clause of the contract and which scenario, and how they ended.
+"""Which tests show which clause of the contract, which scenario and which fault of others, and how they ended.
 
     python tests/contract_table.py [--everywhere] [ARGUMENTS FOR PYTEST]
 
-runs every test that is marked with a clause or a scenario and needs neither Spark nor Docker (`--everywhere`: those
+runs every test that is marked with one of them and needs neither Spark nor Docker (`--everywhere`: those
 too), and prints the table. The ids are those of `docs/contract.md`. Exit code 1 where
 
 - one has no test, or only tests that did not run, or a test that failed;
@@ -24,7 +24,8 @@ __all__ = ["ContractIds", "ContractTable", "Shown", "read_ids", "table", "unknow
 
 ROOT: Final = Path(__file__).parents[1]
 CONTRACT: Final = ROOT / "docs" / "contract.md"
-MARKS: Final = ("clause", "flink")
+MARKS: Final[Mapping[str, str]] = {"clause": "clause", "flink": "scenario", "fault": "fault"}
+"""What each mark shows."""
 ELSEWHERE: Final = frozenset({"docker", "kafka_source", "spark"})
 """Marks of the tests that are listed, and not run unless asked for."""
 
@@ -36,6 +37,7 @@ _WORST_FIRST: Final = (FAILED, SKIPPED, NOT_RUN, PASSED)
 _ID: Final = re.compile(r"^- \*\*([A-Za-z0-9-]+)\*\* ", re.MULTILINE)
 _OURS: Final = " **ours** "
 _SCENARIOS: Final = "\n## Scenarios\n"
+_FAULTS: Final = "\n## Faults seen elsewhere\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +46,27 @@ class ContractIds:
 
     clauses: tuple[str, ...]
     scenarios: tuple[str, ...]
+    faults: tuple[str, ...] = ()
     ours: frozenset[str] = frozenset()
     """Clauses that differ from Flink on purpose: a test of each tells in its docstring what would go wrong."""
 
     def of(self, mark: str) -> tuple[str, ...]:
         """Those that a mark of this name may have."""
-        return self.clauses if mark == "clause" else self.scenarios
+        return {"clause": self.clauses, "flink": self.scenarios, "fault": self.faults}[mark]
 
 
 def read_ids(text: str) -> ContractIds:
-    """The ids in a text like `docs/contract.md`: clauses, then, below their heading, scenarios."""
-    clauses, _, scenarios = text.partition(_SCENARIOS)
-    found = tuple(_ID.findall(clauses)), tuple(_ID.findall(scenarios))
+    """The ids in a text like `docs/contract.md`: clauses, then, each below its heading, scenarios and faults."""
+    before, _, faults = text.partition(_FAULTS)
+    clauses, _, scenarios = before.partition(_SCENARIOS)
+    found = [tuple(_ID.findall(part)) for part in (clauses, scenarios, faults)]
     for ids in found:
         doubled = sorted({one for one in ids if ids.count(one) > 1})
         assert not doubled, f"more than once in the contract: {', '.join(doubled)}"
     ours = {_ID.findall(one)[0] for one in re.split(r"(?m)^(?=- \*\*)", clauses) if _OURS in one}
-    return ContractIds(clauses=found[0], scenarios=found[1], ours=frozenset(ours & {*found[0]}))
+    return ContractIds(
+        clauses=found[0], scenarios=found[1], faults=found[2], ours=frozenset(ours & {*found[0]})
+    )
 
 
 def contract_ids() -> ContractIds:
@@ -89,7 +95,7 @@ def unknown_marks(ids: ContractIds, items: Iterable[pytest.Item]) -> list[str]:
 
 @dataclass(slots=True)
 class Shown:
-    """What the tests of one clause or scenario came to."""
+    """What the tests of one clause, scenario or fault came to."""
 
     results: dict[str, str] = field(default_factory=dict)
     """By test, all values of its parameters together: the worst."""
@@ -121,7 +127,7 @@ def table(
     """The lines of the table, and whether all is shown. Where nothing `has_run`, a test is enough."""
     lines: list[str] = []
     faults: list[str] = []
-    for mark, title in zip(MARKS, ("clause", "scenario"), strict=True):
+    for mark, title in MARKS.items():
         wanted = ids.of(mark)
         lacking: dict[str, list[str]] = {}
         lines.append(f"{title.upper():<9} {'RESULT':<18} TESTS")

@@ -238,6 +238,32 @@ def test_a_foreign_transaction_leaves_a_hole_that_is_read_over(
     driver.appender.close()
 
 
+@pytest.mark.fault("X3")
+def test_what_stands_behind_a_transaction_that_hangs_is_read_all_the_same(
+    own_broker: EmbeddedBroker, log_of: Callable[..., KafkaLog], topic: str
+) -> None:
+    log = log_of(topic)
+    log.create()
+    driver = start_driver(log, "a", patience=Patience())
+    producer = KafkaProducer(
+        bootstrap_servers=own_broker.bootstrap_servers, transactional_id=f"hangs-{topic}"
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    assert producer.send(topic, b"never decided", partition=0).get(20).offset == 1
+    assert driver.appender.append(turns([2], 0, 0)) == (2, 3)
+    driver.appender.close()
+
+    newer = start_driver(log_of(topic), "b", patience=Patience())
+
+    assert [one.offset for one in log.read(0, log.high_watermark())] == [0, 1, 2, 3, 4]
+    assert counted(log) == ["E0", "a0", "a1", "E1"]
+    newer.appender.close()
+    producer.abort_transaction()
+    producer.close()
+
+
+@pytest.mark.fault("X2")
 def test_below_the_start_that_was_removed_nothing_can_be_read(
     admin: KafkaAdminClient, log_of: Callable[..., KafkaLog], topic: str
 ) -> None:
@@ -254,6 +280,7 @@ def test_below_the_start_that_was_removed_nothing_can_be_read(
     driver.appender.close()
 
 
+@pytest.mark.fault("X1")
 def test_two_drivers_on_one_topic_the_newer_one_holds_it(
     log_of: Callable[..., KafkaLog], topic: str
 ) -> None:
@@ -287,6 +314,7 @@ def test_two_drivers_on_one_topic_the_newer_one_holds_it(
     new.appender.close()
 
 
+@pytest.mark.fault("X7")
 def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
     log_of: Callable[..., KafkaLog], topic: str
 ) -> None:
@@ -300,6 +328,7 @@ def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
         driver.appender.append(turns([1], 0, 5))
 
 
+@pytest.mark.fault("X9")
 @pytest.mark.kill
 def test_a_broker_that_is_killed_during_appends_loses_nothing_acknowledged(
     own_broker: EmbeddedBroker, log_of: Callable[..., KafkaLog], topic: str
@@ -350,6 +379,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.fault("X8")
 @pytest.mark.kill
 def test_a_broker_that_hangs_is_said_to_be_missing_within_the_bound_and_leaves_no_thread(
     own_broker: EmbeddedBroker, topic: str

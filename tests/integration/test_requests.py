@@ -215,6 +215,7 @@ def test_a_handler_that_raises_fails_the_job_and_a_later_request_is_answered(
     assert len(job.recorded(Kind.GLOBAL_FAILURE)) == 1
 
 
+@pytest.mark.fault("X13")
 @pytest.mark.parametrize("way", ["ask", "ask_over"])
 def test_a_driver_that_ends_answers_every_open_request(job: RunningJob, way: str) -> None:
     entered, gate = threading.Event(), threading.Event()

@@ -104,6 +104,7 @@ def test_a_lost_acknowledgement_is_sent_again_and_counts_once(
     assert driver.appender.append(turns([1], 0, 2)) == (4,)
 
 
+@pytest.mark.fault("X14")
 def test_what_has_been_read_is_not_released_before_an_acknowledgement(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.faults.next_append(Unknown(stored=None), Fail(), Fail())
@@ -111,6 +112,7 @@ def test_what_has_been_read_is_not_released_before_an_acknowledgement(log: Memor
     assert len(log.records) == 3  # the epoch, the record, and the copy that was acknowledged
 
 
+@pytest.mark.fault("X9")
 def test_nothing_stored_is_sent_again(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.faults.next_append(Fail(), Fail())
@@ -255,6 +257,7 @@ def test_a_driver_is_not_fenced_by_its_own_copies(log: MemoryLog) -> None:
 # --- lost records ---
 
 
+@pytest.mark.fault("X4")
 def test_an_offset_below_the_expected_one_is_a_lost_record(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     driver.appender.append(turns([1, 1], 0, 0))
@@ -273,6 +276,7 @@ def test_one_offset_below_the_expected_one_is_enough(log: MemoryLog) -> None:
     assert (caught.value.expected_offset, caught.value.offset) == (3, 2)
 
 
+@pytest.mark.fault("X4")
 def test_a_high_watermark_below_the_expected_one_is_a_lost_record(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     driver.appender.append(turns([1, 1], 0, 0))
@@ -283,6 +287,7 @@ def test_a_high_watermark_below_the_expected_one_is_a_lost_record(log: MemoryLog
     assert (caught.value.expected_offset, caught.value.offset) == (3, 1)
 
 
+@pytest.mark.fault("X14")
 def test_records_lost_between_acknowledgement_and_reading_are_noticed(log: MemoryLog) -> None:
     class Forgetful(MemoryLog):
         """Loses its tail just before it is read."""
@@ -301,6 +306,7 @@ def test_records_lost_between_acknowledgement_and_reading_are_noticed(log: Memor
     assert (caught.value.expected_offset, caught.value.offset) == (3, 2)
 
 
+@pytest.mark.fault("X7")
 def test_another_topic_of_the_same_name_is_a_log_that_has_lost_records(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.recreate()
@@ -308,6 +314,7 @@ def test_another_topic_of_the_same_name_is_a_log_that_has_lost_records(log: Memo
         driver.appender.append(turns([1], 0, 0))
 
 
+@pytest.mark.fault("X2")
 def test_a_gap_that_retention_has_removed_is_out_of_range(log: MemoryLog) -> None:
     driver = start_driver(log, "a")
     log.store(plain("late", 9, 0), plain("late", 9, 0))
@@ -319,6 +326,7 @@ def test_a_gap_that_retention_has_removed_is_out_of_range(log: MemoryLog) -> Non
 # --- waiting, and giving up ---
 
 
+@pytest.mark.fault("X8")
 def test_an_append_gives_up_at_the_log_timeout(log: MemoryLog, clock: FakeClock) -> None:
     driver = start_driver(log, "a", patience=clock.patience(log_timeout_s=60))
     log.faults.is_gone = True

@@ -213,6 +213,17 @@ def test_a_barrier_takes_all_snapshots_first_to_last_and_acks_them_as_one() -> N
     ]
 
 
+@pytest.mark.fault("X6")
+def test_an_attempt_that_has_nothing_to_read_passes_a_barrier_like_any_other() -> None:
+    world = World()
+    runner = opened(world)
+    assert runner.step().status is StepStatus.WAITING
+
+    runner.handle(InjectBarrier(checkpoint_id=7))
+
+    assert [one.checkpoint_id for one in world.sent if isinstance(one, AckCheckpoint)] == [7]
+
+
 @pytest.mark.clause("M2")
 def test_what_is_sent_inside_a_snapshot_is_older_than_the_barrier() -> None:
     world = World()

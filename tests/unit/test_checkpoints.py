@@ -175,6 +175,20 @@ def test_no_checkpoint_starts_while_another_is_under_way_or_an_attempt_is_missin
 
 
 @pytest.mark.clause("F8")
+@pytest.mark.fault("X5")
+def test_as_many_registrations_as_subtasks_do_not_make_all_of_them_ready() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
+    job.register(0).lose()
+    job.register(0)
+    assert len(job.history(Kind.ATTEMPT_STARTED)) == 2
+
+    assert job.trigger() is None
+
+    job.register(1)
+    assert job.trigger() == 1
+
+
+@pytest.mark.clause("F8")
 def test_a_checkpoint_names_its_attempts_and_a_completion_counts_as_its_ack() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider), parallelism=2)
@@ -187,6 +201,7 @@ def test_a_checkpoint_names_its_attempts_and_a_completion_counts_as_its_ack() ->
     assert sorted(job.runtime.state.completed[1].finished) == [0]
 
 
+@pytest.mark.fault("X5")
 @pytest.mark.clause("F9")
 def test_doubled_acks_do_not_make_a_checkpoint_whole() -> None:
     provider = NotingProvider()

@@ -29,7 +29,7 @@ class FakeItem:
         return [FakeMark(self.marks[name])] if name in self.marks else []
 
 
-IDS = ContractIds(clauses=("A1", "A2"), scenarios=("HO1",), ours=frozenset({"A2"}))
+IDS = ContractIds(clauses=("A1", "A2"), scenarios=("HO1",), faults=("X1",), ours=frozenset({"A2"}))
 
 
 def shown(*results: str, is_explained: bool = True) -> Shown:
@@ -50,15 +50,17 @@ def test_the_contract_has_every_clause_and_every_scenario_that_is_to_be_shown() 
     assert {f"SC{n}" for n in (*range(1, 14), 17, 18, 21, 22, 23)} <= {*ids.scenarios}
     assert {f"PC{n}" for n in range(10, 15)} <= {*ids.scenarios}
     assert {f"CC{n}" for n in range(1, 6)} <= {*ids.scenarios}
+    assert ids.faults == tuple(f"X{n}" for n in range(1, 15))
     assert {"HO-del", "ITs-del", "IT1", "DH1", "CP4", "DF2"} <= {*ids.scenarios}
     assert sorted(ids.ours) == ["A3", "C3", "C8", "D3", "D4", "F11", "F4", "G1", "I4", "L4"]
 
 
 def test_ids_stand_at_the_head_of_an_item_and_scenarios_below_their_heading() -> None:
     text = "- **A1** One (A9).\n  **ours** Two.\n- **A2** **ours** B.\n\n## Scenarios\n\n- **X-y** C.\n"
+    text += "\n## Faults seen elsewhere\n\n- **X1** D.\n"
 
     assert read_ids(text) == ContractIds(
-        clauses=("A1", "A2"), scenarios=("X-y",), ours=frozenset({"A1", "A2"})
+        clauses=("A1", "A2"), scenarios=("X-y",), faults=("X1",), ours=frozenset({"A1", "A2"})
     )
 
 
@@ -78,6 +80,7 @@ def test_the_table_is_whole_when_a_test_of_each_has_passed_and_none_has_failed()
             ("clause", "A1"): shown(PASSED, NOT_RUN),
             ("clause", "A2"): shown(PASSED),
             ("flink", "HO1"): shown(PASSED, SKIPPED),
+            ("fault", "X1"): shown(PASSED),
         },
     )
 
@@ -88,7 +91,11 @@ def test_the_table_is_whole_when_a_test_of_each_has_passed_and_none_has_failed()
         "    passed       t.py::test_0",
         "    not run here t.py::test_1",
     ]
-    assert lines[-2:] == ["2 clauses: 2 shown, 0 not", "1 scenarios: 1 shown, 0 not"]
+    assert lines[-3:] == [
+        "2 clauses: 2 shown, 0 not",
+        "1 scenarios: 1 shown, 0 not",
+        "1 faults: 1 shown, 0 not",
+    ]
 
 
 def test_what_has_no_test_or_a_failed_one_or_none_that_ran_or_tells_no_reason_is_listed() -> None:
@@ -100,12 +107,14 @@ def test_what_has_no_test_or_a_failed_one_or_none_that_ran_or_tells_no_reason_is
         },
     )
     assert not is_whole
-    assert lines[-5:] == [
+    assert lines[-7:] == [
         "2 clauses: 0 shown, 2 not",
         "  FAILED: A1",
         "  NO REASON TOLD: A2",
         "1 scenarios: 0 shown, 1 not",
         "  NO TEST: HO1",
+        "1 faults: 0 shown, 1 not",
+        "  NO TEST: X1",
     ]
     lines, is_whole = table(IDS, {("flink", "HO1"): shown(NOT_RUN, SKIPPED)})
     assert "  NO TEST OF IT RAN: HO1" in lines

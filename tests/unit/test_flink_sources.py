@@ -236,6 +236,7 @@ def test_nothing_is_called_ahead_of_start_however_the_object_comes_to_be(
     assert watch.of(1)[:2] == watch.of(2)[:2] == ["create", "start"]
 
 
+@pytest.mark.fault("X11")
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A2")
 @pytest.mark.flink("SC2")

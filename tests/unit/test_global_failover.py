@@ -67,6 +67,7 @@ def test_a_reset_that_raises_fails_the_job_again() -> None:
     assert job.stage.submitted == [1, 2]
 
 
+@pytest.mark.fault("X10")
 @pytest.mark.flink("RC4")
 @pytest.mark.clause("E2")
 @pytest.mark.clause("A1")

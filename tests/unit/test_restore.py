@@ -61,6 +61,7 @@ def test_a_rollback_resets_starts_redelivers_and_tells_complete_before_any_attem
     assert (again.cause, again.subtask, again.attempt_number) == (crossed.sequence, 0, 0)
 
 
+@pytest.mark.fault("X12")
 @pytest.mark.clause("D3")
 @pytest.mark.clause("K5")
 def test_redeliveries_are_repeated_after_a_second_crash_and_no_checkpoint_comes_between() -> None:
@@ -318,6 +319,7 @@ def test_a_failure_whose_reset_its_driver_did_not_live_to_see_is_counted() -> No
     assert len(HandDrivenJob(job.chain, log=job.log).runtime.state.failures_us) == 1
 
 
+@pytest.mark.fault("X10")
 @pytest.mark.clause("F3")
 def test_after_a_restore_nothing_sent_before_is_sent_or_waited_for_again() -> None:
     provider = NotingProvider()

@@ -35,6 +35,7 @@ def committed(job: HandDrivenJob, name: str) -> None:
     job.advance(3600)
 
 
+@pytest.mark.fault("X1")
 def test_the_driver_whose_epoch_is_not_in_force_ends_and_says_which_one_is() -> None:
     first_provider, second_provider = NotingProvider(), NotingProvider()
     first = HandDrivenJob(chain_of(first_provider))

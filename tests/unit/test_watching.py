@@ -260,6 +260,7 @@ def test_a_file_is_taken_when_two_listings_have_found_it_the_same(folder: Path) 
     assert read_all(create_reader(), [one.content for one in second.splits]).rows == [(1,), (2,)]
 
 
+@pytest.mark.fault("X11")
 def test_nothing_is_found_twice_by_a_watch_that_begins_anew(folder: Path) -> None:
     for name in "ab":
         write(folder / f"{name}.csv", "i\n1\n")
