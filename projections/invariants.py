@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coordlog.schemas.record import NO_CHECKPOINT
 
-from .state import JobState, Phase, sorted_items
+from .state import JobState, PendingCheckpoint, Phase, sorted_items
 
 __all__ = ["faults_of"]
 
@@ -78,6 +78,8 @@ def _checkpoints(state: JobState) -> Iterator[str]:
             yield f"{name} waits for event {lost[0]}, which is not un-acked"
         if stray := sorted(set(pending.acks) - set(pending.attempts)):
             yield f"{name} has an ack of subtask {stray[0]}, which it does not wait for"
+        if state.phase is Phase.RUNNING:
+            yield from _waiting(state, name, pending)
         if state.phase is Phase.FINISHED:
             yield f"{name} is pending, and the job has finished"
     if state.last_checkpoint != NO_CHECKPOINT and state.last_checkpoint not in state.completed:
@@ -86,6 +88,12 @@ def _checkpoints(state: JobState) -> Iterator[str]:
         have = {*completed.states, *completed.finished}
         if have != set(range(completed.parallelism)):
             yield f"checkpoint {number} holds the subtasks {sorted(have)} of {completed.parallelism}"
+
+
+def _waiting(state: JobState, name: str, pending: PendingCheckpoint) -> Iterator[str]:
+    for subtask, attempt_number in sorted_items(pending.attempts):
+        if subtask not in pending.acks and state.attempt(subtask, attempt_number) is None:
+            yield f"{name} waits for attempt {subtask}/{attempt_number}, which is over"
 
 
 def _commits(state: JobState) -> Iterator[str]:

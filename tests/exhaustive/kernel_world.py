@@ -15,8 +15,8 @@ Looked at in every state:
   1, 2, 3 … up to what the coordinator has made;
 - *rows*: what is committed is committed once and belongs to the last completed checkpoint, and,
   where no commit is owed, is all of its rows;
-- *gateways*: only pending checkpoints close one, held events wait for those that close it, and
-  counts of the live and the finished are right;
+- *state*: it breaks no promise of `projections.invariants`, which tells of gateways, of checkpoints
+  and of whom they wait for, of intents and counts;
 - *go on*: from each state what is due by itself leads to rest: every gateway open, nothing pending,
   held, owed or un-acked.
 """
@@ -46,6 +46,7 @@ from coordlog.kernel.inputs import (
 from coordlog.kernel.outputs import CancelStage, CompletedReleased, Effect, FenceAttempt, Settle
 from coordlog.kernel.step import due, is_ready_for_attempts
 from coordlog.projections.checkpoint_records import states_of
+from coordlog.projections.invariants import faults_of
 from coordlog.projections.state import JobState, Phase, sorted_items
 from coordlog.restore import describe_operators, first_input, projection_of
 from coordlog.schemas.record import Kind, Record
@@ -419,14 +420,15 @@ class KernelWorld:
     def fault(self, state: State) -> str | None:
         """Which promise is broken."""
         job = state.job
-        bad = _gateways_fault(job)
-        if bad is not None or job.phase not in _QUIET:
-            return bad
+        faults = faults_of(job)
+        if faults:
+            return f"state: {faults[0]}"
+        if job.phase not in _QUIET:
+            return None
         is_told = due(job) is None
         for subtask in range(self.parallelism):
             kept, coming, going = self._seen_by(state, subtask)
-            if is_told:
-                bad = self._ways_fault(job, subtask, kept, coming, going)
+            bad = self._ways_fault(job, subtask, kept, coming, going) if is_told else None
             bad = bad or self._rows_fault(state, subtask)
             if bad is not None:
                 return bad
@@ -533,29 +535,6 @@ class KernelWorld:
             marshal.dumps(_subtask_key(state, n, places), 2) for n in range(self.parallelism)
         )
         return hashlib.blake2b(marshal.dumps((whole, each), 2), digest_size=16).digest()
-
-
-def _gateways_fault(job: JobState) -> str | None:
-    live = sum(one.attempt is not None for one in job.subtasks.values())
-    finished = sum(one.completion is not None for one in job.subtasks.values())
-    if (live, finished) != (job.live_count, job.finished_count):
-        return f"gateways: {job.live_count} live and {job.finished_count} finished are counted"
-    for key, gateway in sorted_items(job.gateways):
-        if not set(gateway.closed_by) <= set(job.pending):
-            return f"gateways: {key} is closed by {gateway.closed_by}, which are not all pending"
-        for held in gateway.held:
-            if not set(held.held_by) <= set(gateway.closed_by):
-                return f"gateways: an event is held by {held.held_by} at {key}"
-        if gateway.held and not gateway.held[0].held_by:
-            return f"gateways: nothing holds the first event held at {key}"
-        if job.attempt(key[1], gateway.attempt_number) is None:
-            return f"gateways: {key} leads to attempt {gateway.attempt_number}, which is over"
-    if job.phase is Phase.RUNNING and due(job) is None:
-        for n, pending in sorted_items(job.pending):
-            for subtask, number in sorted_items(pending.attempts):
-                if subtask not in pending.acks and job.attempt(subtask, number) is None:
-                    return f"gateways: checkpoint {n} waits for attempt {subtask}/{number}"
-    return None
 
 
 @cache

@@ -395,7 +395,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = {
     "a checkpoint opens what it alone has closed": Rule(
         drop=_without_own_hold,
         world=_kernel(Budget(events=2, checkpoints=2, take_overs=1, aborts=1), is_overlapping=True),
-        breaks=("down", "gateways"),
+        breaks=("down", "state"),
     ),
     "an abort takes no committable away": Rule(
         drop=_without_late_committables,
@@ -410,7 +410,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = {
     "what an attempt that is over has sent is refused": Rule(
         drop=_without_attempt_of_ack,
         world=_kernel(Budget(rows=1, failures=1)),
-        breaks=("up", "gateways"),
+        breaks=("up", "state"),
     ),
     "what crossed a pending checkpoint's cut outlives an older one's completion": Rule(
         drop=_without_pending_cuts,
@@ -420,12 +420,12 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = {
     "a completion counts as barrier and ack": Rule(
         drop=_without_completion_as_ack,
         world=_kernel(Budget(checkpoints=1, completions=1)),
-        breaks=("gateways", "go on"),
+        breaks=("state", "go on"),
     ),
     "a failover aborts what is pending": Rule(
         drop=_without_aborts,
         world=_kernel(Budget(checkpoints=1, failures=1)),
-        breaks=("gateways", "go on"),
+        breaks=("state", "go on"),
     ),
     "a resume fails what the dead driver had": Rule(
         drop=_without_stale, world=_kernel(Budget(take_overs=1)), breaks=("go on",)
