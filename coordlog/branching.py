@@ -10,6 +10,7 @@ from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job import destinations_in
+from coordlog.projections.retained import why_not_retained
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 
 __all__ = ["branched", "check_branch", "refuse_earlier_output"]
@@ -68,12 +69,13 @@ def check_branch(
             f"to be that of {asked}",
             "there is nothing to go back to: run it without, or begin another job",
         )
-    if from_checkpoint not in state.completed:
+    why_not = why_not_retained(state, from_checkpoint)
+    if why_not is not None:
         kept = ", ".join(str(one) for one in sorted(state.completed)) or "none"
         raise RestoreError(
             job_id,
             asked,
-            _why_not_there(state, from_checkpoint),
+            why_not,
             "to be gone back to",
             f"those that can be are: {kept}; `coordlog checkpoint {job_id}` tells of each",
         )
@@ -93,14 +95,6 @@ def _check_options(
     ):
         if is_given:
             raise OptionError("from_checkpoint", from_checkpoint, f"left out: {why}")
-
-
-def _why_not_there(state: JobState, checkpoint_id: int) -> str:
-    if not 0 < checkpoint_id < state.next_checkpoint_id:
-        return f"none that there has been: the next one is {state.next_checkpoint_id}"
-    if checkpoint_id in state.pending:
-        return "not completed"
-    return "not retained: it was aborted or given up, or newer ones have taken its place"
 
 
 def _check_sink(

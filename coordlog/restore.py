@@ -17,6 +17,7 @@ from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
+from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
@@ -185,12 +186,14 @@ class Rebuild:
         if known is not None and operator_id is not None and operator_id not in known:
             return
         key = record.payload_type or ""
-        raise RecordError(
-            self._undeclared[key],
-            Kind.TYPE_REGISTERED.value,
-            f"payload type {key} is not one of this job's: run the version of the job that has "
-            "it, or name it in an operator's `payload_types`",
-        )
+        if is_metadata(key):
+            problem = str(UnknownMetadataError(key.partition("@")[2]))
+        else:
+            problem = (
+                f"payload type {key} is not one of this job's: run the version of the job that has "
+                "it, or name it in an operator's `payload_types`"
+            )
+        raise RecordError(self._undeclared[key], Kind.TYPE_REGISTERED.value, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

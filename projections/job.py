@@ -17,6 +17,7 @@ from coordlog.schemas.builtin import (
     EventSkipped,
     SplitFinished,
 )
+from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -122,6 +123,8 @@ class JobProjection:
             and not _is_skip(record)
         ):
             return None
+        if record.kind is Kind.CHECKPOINT_COMPLETED:
+            return read_metadata(record.payload_type, record.payload).value
         return self.types.decode(record.payload_type, record.payload)
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
