@@ -295,6 +295,9 @@ class CoordinatorProvider(ABC):
     sink: Sink | None = None
     """What settles this operator's intents."""
 
+    destination: str | None = None
+    """Where it commits to, as the log is to have it: no credentials. None: one place cannot be told from another."""
+
     @abstractmethod
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
         """A new object; called once per epoch and once more per global reset."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Protocol
 
+from coordlog.branching import branched, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, UsageError
@@ -84,6 +85,8 @@ class DriverOptions:
     """`rollback` or `resume`; None for the mode's default."""
     allow_non_restored_state: Sequence[str] = ()
     """Operators that the job no longer has and whose state may go (clause E8)."""
+    from_checkpoint: int | None = None
+    """An older checkpoint to go back to, as a new branch (clauses E5, E6); None: the last one."""
     is_take_over: bool = False
     """Take a live driver's place."""
     is_again: bool = False
@@ -177,16 +180,8 @@ class JobDriver:
         made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         mode = "batch" if options.is_batch else "streaming"
         check_identity(options.job_id, made.state, self._job_log.identity)
-        check_fits(
-            options.job_id,
-            made.state,
-            self._chain,
-            parallelism=options.parallelism,
-            mode=mode,
-            restore=options.restore,
-            is_again=options.is_again,
-            allow_non_restored_state=options.allow_non_restored_state,
-        )
+        elsewhere = self._check_fits(made.state, mode)
+        refuse_earlier_output(self._chain, options.job_id, elsewhere)
         if made.state.phase is Phase.FINISHED and not options.is_again:
             self._tell_restored("finished", made, began_s)
             self._state = made.state
@@ -207,7 +202,11 @@ class JobDriver:
         self._surroundings.took_over()
         self._check_still_fits(made, mode)
         restore, given = first_input(
-            made.state, self._chain, restore=options.restore, is_again=options.is_again
+            made.state,
+            self._chain,
+            restore=options.restore,
+            is_again=options.is_again,
+            from_checkpoint=options.from_checkpoint,
         )
         self._tell_restored(restore, made, began_s)
         if restore == "finished":
@@ -215,6 +214,7 @@ class JobDriver:
             self._state = made.state
             appender.close()
             return
+        branch = branched(made.state, options.from_checkpoint)
         runtime = Runtime(
             chain=self._chain,
             config=self._config(projection, made.state),
@@ -225,7 +225,7 @@ class JobDriver:
             stage=self._surroundings.stage(),
             workers=self._mailbox,
             newest_snapshot=made.newest_snapshot,
-            checkpoint_offset=made.checkpoint_offset,
+            checkpoint_offset=made.offset_of(branch.last_checkpoint),
             on_released=self._on_released,
             on_answer=self._requests.answered,
         )
@@ -233,12 +233,12 @@ class JobDriver:
         self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
 
     def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
-        state = made.state
-        checkpoint = NO_CHECKPOINT if mode == "start" else state.last_checkpoint
+        last = branched(made.state, self._options.from_checkpoint).last_checkpoint
+        checkpoint = NO_CHECKPOINT if mode == "start" else last
         self._restored = Restored(
             mode=mode,
             checkpoint_id=checkpoint,
-            checkpoint_offset=None if checkpoint == NO_CHECKPOINT else made.checkpoint_offset,
+            checkpoint_offset=made.offset_of(checkpoint),
             snapshot_offset=made.started_at,
             record_count=made.record_count,
             void_count=made.void_count,
@@ -315,15 +315,20 @@ class JobDriver:
     def _check_still_fits(self, made: Rebuild, mode: str) -> None:
         # What stood between the first reading and the take-over was another driver's of this very job.
         assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
-        check_fits(
-            self._options.job_id,
-            made.state,
+        self._check_fits(made.state, mode)
+
+    def _check_fits(self, state: JobState, mode: str) -> tuple[str, ...]:
+        options = self._options
+        return check_fits(
+            options.job_id,
+            state,
             self._chain,
-            parallelism=self._options.parallelism,
+            parallelism=options.parallelism,
             mode=mode,
-            restore=self._options.restore,
-            is_again=self._options.is_again,
-            allow_non_restored_state=self._options.allow_non_restored_state,
+            restore=options.restore,
+            is_again=options.is_again,
+            allow_non_restored_state=options.allow_non_restored_state,
+            from_checkpoint=options.from_checkpoint,
         )
 
     def wait(self, timeout_s: float | None = None) -> JobResult | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordlog.chain import Chain
+from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
 from coordlog.projections.state import JobState, sorted_items, sorted_values
 
@@ -29,11 +29,19 @@ def describe_operators(chain: Chain) -> str:
                 "version": link.version,
                 "coordinated": link.coordinator is not None,
                 "keeps_state": link.keeps_state_across_splits,
+                **_destination_of(link),
             }
             for link in chain.links
         ],
         sort_keys=True,
     )
+
+
+def _destination_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
+    """Where it writes, where it tells that: another place is no other operator (clause E6)."""
+    provider = link.coordinator
+    there = None if provider is None else provider.destination
+    return {} if there is None else {"destination": there}
 
 
 def check_operators(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from coordlog.branching import branched, check_branch
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
@@ -16,6 +17,7 @@ from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
+from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
@@ -75,8 +77,7 @@ class Rebuild:
         self.end_offset = 0
         self.record_count = 0
         self.void_count = 0
-        self.checkpoint_offset: int | None = None
-        """Of the newest `CHECKPOINT_COMPLETED` that counts."""
+        self._checkpoint_offsets: dict[int, int] = {}
         self.started_at: int | None = None
         """The offset of the snapshot that the fold started from; None for the log's start."""
         self.newest_snapshot = NO_SNAPSHOT
@@ -85,6 +86,15 @@ class Rebuild:
         """Offsets of the registrations of types that the job does not declare."""
         self._turn: list[tuple[StoredRecord, Header | None]] = []
         self._passed_over: frozenset[int] = frozenset()
+
+    @property
+    def checkpoint_offset(self) -> int | None:
+        """The offset of the `CHECKPOINT_COMPLETED` of the last checkpoint on this branch."""
+        return self.offset_of(self.state.last_checkpoint)
+
+    def offset_of(self, checkpoint_id: int) -> int | None:
+        """The offset of a checkpoint's `CHECKPOINT_COMPLETED`; None where the fold did not come across it."""
+        return self._checkpoint_offsets.get(checkpoint_id)
 
     @property
     def place(self) -> Place:
@@ -97,7 +107,9 @@ class Rebuild:
         found = search.found
         if found is None:
             return
-        self.state, self.checkpoint_offset = found.decoded.state, found.decoded.checkpoint_offset
+        self.state = found.decoded.state
+        if found.decoded.checkpoint_offset is not None:
+            self._checkpoint_offsets[self.state.last_checkpoint] = found.decoded.checkpoint_offset
         self.counting = found.counting
         self.started_at = self.end_offset = found.offset
         for key, _ in sorted_items(self.state.types):
@@ -148,7 +160,7 @@ class Rebuild:
             raise RecordError(stored.offset, error.kind, error.problem) from error
         self.record_count += 1
         if record.kind is Kind.CHECKPOINT_COMPLETED:
-            self.checkpoint_offset = stored.offset
+            self._checkpoint_offsets[self.state.last_checkpoint] = stored.offset
         elif record.kind is Kind.SNAPSHOT and stored.offset not in self._passed_over:
             sequence = header.sequence if header is not None else 0
             self.newest_snapshot = NewestSnapshot(offset=stored.offset, sequence=sequence)
@@ -174,12 +186,14 @@ class Rebuild:
         if known is not None and operator_id is not None and operator_id not in known:
             return
         key = record.payload_type or ""
-        raise RecordError(
-            self._undeclared[key],
-            Kind.TYPE_REGISTERED.value,
-            f"payload type {key} is not one of this job's: run the version of the job that has "
-            "it, or name it in an operator's `payload_types`",
-        )
+        if is_metadata(key):
+            problem = str(UnknownMetadataError(key.partition("@")[2]))
+        else:
+            problem = (
+                f"payload type {key} is not one of this job's: run the version of the job that has "
+                "it, or name it in an operator's `payload_types`"
+            )
+        raise RecordError(self._undeclared[key], Kind.TYPE_REGISTERED.value, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +293,9 @@ def check_fits(
     restore: str | None = None,
     is_again: bool = False,
     allow_non_restored_state: Collection[str] = (),
-) -> None:
-    """Refuse a job that its history does not fit, naming the difference (clauses E7 to E9).
+    from_checkpoint: int | None = None,
+) -> tuple[str, ...]:
+    """Refuse a job that its history does not fit, naming the difference (clauses E6 to E9).
 
     Args:
         job_id: The job.
@@ -291,26 +306,43 @@ def check_fits(
         restore: As the user says; None for the mode's default.
         is_again: Whether a job that has finished is opened again.
         allow_non_restored_state: Operators that the job no longer has and whose state may go.
+        from_checkpoint: The older checkpoint that it is to go back to.
+
+    Returns:
+        The operators that write elsewhere than before, from an older checkpoint on (clause E6).
 
     Raises:
         RestoreError: Before anything was appended.
         OptionError: A resume was asked for, or an opening again, and cannot be had.
     """
-    if state.epoch == -1:
-        return
+    if state.epoch == -1 and from_checkpoint is None:
+        return ()
     here = {"job_id": job_id, "mode": mode}
     advice = {
         "job_id": "a topic holds one job: use its own",
         "mode": "run it in the same mode, or use another job id",
     }
-    there = {"job_id": state.job_id, **dict(state.launch.items())}
+    there = {"job_id": state.job_id, **dict(state.launch.items())} if state.epoch >= 0 else here
     for what in ("job_id", "mode"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
+    elsewhere: tuple[str, ...] = ()
+    if from_checkpoint is not None:
+        elsewhere = check_branch(
+            job_id,
+            state,
+            chain,
+            from_checkpoint,
+            restore=restore,
+            is_batch=mode == "batch",
+            is_again=is_again,
+        )
+        state = branched(state, from_checkpoint)
     way, _ = first_input(_as_taken_over(state), chain, restore=restore, is_again=is_again)
     check_operators(job_id, state, chain, mode=way, allowed=allow_non_restored_state)
     if len(state.subtasks) != parallelism:
         _check_parallelism(job_id, state, chain, parallelism, way)
+    return elsewhere
 
 
 def _check_parallelism(
@@ -367,7 +399,12 @@ def _count_states(
 
 
 def first_input(
-    state: JobState, chain: Chain, *, restore: str | None = None, is_again: bool = False
+    state: JobState,
+    chain: Chain,
+    *,
+    restore: str | None = None,
+    is_again: bool = False,
+    from_checkpoint: int | None = None,
 ) -> tuple[RestoreMode, Input | None]:
     """How a new reign goes on, from the state with its `EPOCH_STARTED` applied.
 
@@ -376,6 +413,7 @@ def first_input(
         chain: The job's.
         restore: `rollback` or `resume` where the user says so; None for the mode's default.
         is_again: Whether a job that has finished is opened again.
+        from_checkpoint: The older checkpoint to go back to, which `check_fits` has looked at.
 
     Raises:
         OptionError: A resume was asked for, or an opening again, and cannot be had.
@@ -393,6 +431,8 @@ def first_input(
     else:
         why_not = _not_event_sourced(chain)
     wanted = restore or ("resume" if state.is_batch else "rollback")
+    if from_checkpoint is not None:
+        return "rollback", Rollback(checkpoint_id=from_checkpoint, is_failover=False)
     if wanted == "resume" and why_not is None:
         return "resume", Resume()
     if restore == "resume":

@@ -100,7 +100,11 @@ def _commits(state: JobState) -> Iterator[str]:
     for sequence, intent in sorted_items(state.intents):
         if sequence >= state.next_sequence or intent.sequence != sequence:
             yield f"an intent stands at sequence {sequence} and says {intent.sequence}"
-        if intent.checkpoint_id > state.last_intent:
-            yield f"an intent of checkpoint {intent.checkpoint_id}, and {state.last_intent} is the last"
+        last = max(
+            (n for (name, _), n in sorted_items(state.last_intents) if name == intent.operator_id),
+            default=NO_CHECKPOINT,
+        )
+        if intent.checkpoint_id > last:
+            yield f"an intent of checkpoint {intent.checkpoint_id}, and {last} is the last"
     if state.phase is Phase.FINISHED and state.intents:
         yield f"the job has finished, and {len(state.intents)} intents have no outcome"

@@ -17,6 +17,7 @@ from coordlog.schemas.builtin import (
     EventSkipped,
     SplitFinished,
 )
+from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -29,7 +30,7 @@ from .opening import is_opened_again, opened_again, with_opening
 from .operator_projection import OperatorProjection
 from .state import JobState, OpenIntent, Phase, sorted_items
 
-__all__ = ["JobProjection"]
+__all__ = ["JobProjection", "destinations_in"]
 
 _FOR_ALL_OPERATORS: Final = frozenset(
     {
@@ -122,6 +123,8 @@ class JobProjection:
             and not _is_skip(record)
         ):
             return None
+        if record.kind is Kind.CHECKPOINT_COMPLETED:
+            return read_metadata(record.payload_type, record.payload).value
         return self.types.decode(record.payload_type, record.payload)
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
@@ -293,8 +296,23 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
         state,
         intents=state.intents.set(sequence, intent),
         granted=granted,
-        last_intent=max(state.last_intent, checkpoint_id),
+        last_intents=_with_intent(state, operator_id, checkpoint_id),
     )
+
+
+def _with_intent(
+    state: JobState, operator_id: str, checkpoint_id: int
+) -> Map[tuple[str, str], int]:
+    """The highest checkpoints with an intent, where each operator wrote then (clause E6)."""
+    key = (operator_id, destinations_in(state.launch.get("operators", "[]")).get(operator_id, ""))
+    return state.last_intents.set(
+        key, max(state.last_intents.get(key, NO_CHECKPOINT), checkpoint_id)
+    )
+
+
+def destinations_in(operators: str) -> Mapping[str, str]:
+    """Where the operators of a fingerprint write, by operator id; those that tell it."""
+    return {one["id"]: one["destination"] for one in json.loads(operators) if "destination" in one}
 
 
 def _commit_outcome(state: JobState, record: Record) -> JobState:

@@ -18,7 +18,7 @@ from .snapshots import SnapshotUnusableError, state_of
 from .split_audit import SplitFold, SplitRow
 from .state import JobState
 
-__all__ = ["Moment", "moment", "plain_projection"]
+__all__ = ["Moment", "moment", "plain_projection", "state_begun"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def moment(
         if record is None:
             raise RecordError(one.offset, "", one.problem or "it cannot be read")
         if count == 0 and record.kind is Kind.SNAPSHOT:  # what stood before it was pruned
-            state = _begun(one.offset, record)
+            state = state_begun(one.offset, record)
         state = projection.apply(state, record)
         attempts.apply(record, one.fields)
         splits.apply(record, one.fields, attempts)
@@ -104,7 +104,8 @@ def moment(
     )
 
 
-def _begun(offset: int, record: Record) -> JobState:
+def state_begun(offset: int, record: Record) -> JobState:
+    """The state in the `SNAPSHOT` with which a pruned log begins. Raises RecordError where it cannot be read."""
     try:
         return state_of(record)
     except SnapshotUnusableError as error:

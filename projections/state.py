@@ -349,8 +349,8 @@ class JobState:
     """By checkpoint: what no intent holds yet."""
     intents: Map[int, OpenIntent] = field(default_factory=Map)
     """By sequence: those without an outcome."""
-    last_intent: int = NO_CHECKPOINT
-    """The highest checkpoint that has an intent (clause E6)."""
+    last_intents: Map[tuple[str, str], int] = field(default_factory=Map)
+    """By operator id and destination, empty where none is told: the highest checkpoint with an intent there (E6)."""
     kept_splits: Map[tuple[str, str], KeptSplit] = field(default_factory=Map)
     owed_redeliveries: tuple[UpEvent, ...] = ()
     owed_complete: int | None = None

@@ -9,6 +9,7 @@ __all__ = [
     "AttemptRef",
     "AttemptSnapshot",
     "CheckpointMetadata",
+    "CheckpointMetadataV1",
     "CheckpointTriggered",
     "Committable",
     "CoordinatorCut",
@@ -103,6 +104,23 @@ class FinishedSubtask(Payload):
     subtask: int
     attempt_number: int
     states: list[OperatorState]
+
+
+@payload("coordlog.checkpoint_metadata", version=1)
+class CheckpointMetadataV1(Payload):
+    """What `CHECKPOINT_COMPLETED` held first: nothing of the coordinators. Read, not written."""
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    oldest_retained: int
 
 
 @payload("coordlog.checkpoint_metadata", version=2)
@@ -219,6 +237,7 @@ class SkipRecorded(Payload):
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     AttemptSnapshot,
     CheckpointMetadata,
+    CheckpointMetadataV1,
     CheckpointTriggered,
     EventSkipped,
     JobSnapshot,

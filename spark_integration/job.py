@@ -80,6 +80,8 @@ class Job:
         batch: No checkpoints; finished splits stay finished, and the output becomes visible at the end.
         restore: `rollback` or `resume`; by default what the mode says.
         allow_non_restored_state: Operators that the job no longer has and whose state may go; else it is refused.
+        from_checkpoint: Go back to this completed checkpoint, as a new branch, in streaming; for one
+            start. Refused where a later one has been committed, unless the sink writes elsewhere now.
         take_over: Take a live driver's place.
         again: Open the job again, where it has finished: what its source has since is read, what is
             committed stays.
@@ -102,6 +104,9 @@ class Job:
         PayloadTypeError: A payload type has no name, or stands twice.
     """
 
+    _driver: JobDriver | None = None
+    _is_jvm_ending = False
+
     def __init__(  # noqa: PLR0913, the options of a job
         self,
         *,
@@ -116,6 +121,7 @@ class Job:
         batch: bool = False,
         restore: str | None = None,
         allow_non_restored_state: Sequence[str] = (),
+        from_checkpoint: int | None = None,
         take_over: bool = False,
         again: bool = False,
         restarts_max: int | None = None,
@@ -145,18 +151,18 @@ class Job:
             _check_given(option, seconds, lowest, 86_400)
         _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
         _check_given("restarts_max", restarts_max, 0, 1000)
-        _check_restore(restore)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
-        _check_end(self.chain, is_batch=batch)
+        _check_way(self.chain, is_batch=batch, restore=restore)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
             is_batch=batch,
             restore=restore,
             allow_non_restored_state=tuple(allow_non_restored_state),
+            from_checkpoint=from_checkpoint,
             is_take_over=take_over,
             is_again=again,
             restarts_max=restarts_max,
@@ -170,8 +176,7 @@ class Job:
             patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
-        self._on_released, self._is_jvm_ending = on_released, False
-        self._driver: JobDriver | None = None
+        self._on_released = on_released
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until told to stop.
@@ -361,12 +366,9 @@ def _check_range(option: str, value: float, lowest: float, highest: float) -> No
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
 
 
-def _check_restore(restore: str | None) -> None:
+def _check_way(chain: Chain, *, is_batch: bool, restore: str | None) -> None:
     if restore not in (None, "rollback", "resume"):
         raise OptionError("restore", restore, "'rollback' or 'resume'")
-
-
-def _check_end(chain: Chain, *, is_batch: bool) -> None:
     if is_batch and chain.source.is_unbounded:
         raise OptionError("batch", is_batch, "False: the source has no end, and a batch has one")
 

@@ -189,6 +189,18 @@ __all__ = ["ingest"]
     help="How to go on; without it rollback, with --batch resume.",
 )
 @click.option(
+    "--from-checkpoint",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Go back to this checkpoint, for this start; `coordlog checkpoint JOB` lists them.",
+)
+@click.option(
+    "--allow-non-restored-state",
+    multiple=True,
+    metavar="OPERATOR",
+    help="Whose state may be left behind, where it is not in the chain any more.",
+)
+@click.option(
     "--log-timeout",
     "log_timeout_s",
     type=float,

@@ -90,6 +90,8 @@ class IngestOptions:
     is_take_over: bool = False
     is_again: bool = False
     restore: str | None = None
+    from_checkpoint: int | None = None
+    allow_non_restored_state: tuple[str, ...] = ()
     log_timeout_s: float = LOG_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     call_timeout_s: float = CALL_TIMEOUT_S

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog, Security, list_jobs
@@ -20,7 +21,7 @@ from coordlog.spark_integration.endpoint import probe_driver
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.token import find_token
 
-from .ingest_options import IngestParts
+from .ingest_options import IngestOptions, IngestParts
 
 __all__ = ["Found", "UnreadableHistoryError", "look"]
 
@@ -56,14 +57,8 @@ class Found:
 def look(
     parts: IngestParts,
     servers: str,
+    options: IngestOptions,
     *,
-    source_path: str,
-    parallelism: int,
-    is_batch: bool,
-    restore: str | None,
-    is_take_over: bool,
-    is_again: bool,
-    log_timeout_s: float,
     on_progress: Callable[[int, int], None],
 ) -> Found:
     """Open or make the job's log, and refuse all that can be refused by now.
@@ -79,41 +74,35 @@ def look(
         SinkError: The destination is not this job's.
     """
     job_id, security = parts.job_id, Security.load(os.environ)
-    patience_s = min(log_timeout_s, LOG_CONNECT_TIMEOUT_S)
+    patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
     is_there = job_id in list_jobs(servers, security=security, connect_timeout_s=patience_s)
     log = KafkaLog.for_job(job_id, servers, security=security, connect_timeout_s=patience_s)
     tapped = _Tapped(log, ProgressFold())
     found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
     try:
-        state, chain = None, parts.chain()
+        state, chain = JobState(), parts.chain()
         if is_there:
             # The whole log: what is shown of a job's progress no snapshot holds.
             made = rebuild(
                 tapped, chain, projection_of(chain), on_progress=on_progress, is_whole=True
             )
-            state = made.state if made.state.epoch >= 0 else None
-        if state is None:
+            state = made.state
+        is_new = state.epoch == -1
+        elsewhere: tuple[str, ...] = ()
+        if is_new and options.from_checkpoint is None:
             parts.source.check()
         else:
-            mode = "batch" if is_batch else "streaming"
             check_identity(job_id, state, log.identity)
-            check_fits(
-                job_id,
-                state,
-                chain,
-                parallelism=parallelism,
-                mode=mode,
-                restore=restore,
-                is_again=is_again,
-            )
-            _check_source(job_id, tapped.fold, source_path)
-            if found.is_finished and not is_again:
+            elsewhere = _check_fits(job_id, state, chain, options)
+            _check_source(job_id, tapped.fold, options.source)
+            if found.is_finished and not options.is_again:
                 return found
-            if not is_take_over:
+            if not options.is_take_over:
                 _refuse_live_driver(job_id, state)
-            _check_destination(job_id, tapped.fold, parts.sink)
+            if not elsewhere:
+                _check_destination(job_id, tapped.fold, parts.sink)
         parts.sink.prepare(job_id)
-        if state is None:
+        if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
         log.create()
     except RecordError as error:
@@ -123,6 +112,22 @@ def look(
         log.close()
         raise
     return found
+
+
+def _check_fits(
+    job_id: str, state: JobState, chain: Chain, options: IngestOptions
+) -> tuple[str, ...]:
+    return check_fits(
+        job_id,
+        state,
+        chain,
+        parallelism=options.parallelism,
+        mode="batch" if options.is_batch else "streaming",
+        restore=options.restore,
+        is_again=options.is_again,
+        allow_non_restored_state=options.allow_non_restored_state,
+        from_checkpoint=options.from_checkpoint,
+    )
 
 
 def _refuse_live_driver(job_id: str, state: JobState) -> None:

@@ -156,18 +156,7 @@ class _Ingest:
     def _look(self, servers: str) -> Found:
         options, parts = self._options, self._parts
         self._shown.doing(f"reading the history of job {parts.job_id} at {servers}")
-        found = look(
-            parts,
-            servers,
-            source_path=options.source,
-            parallelism=options.parallelism,
-            is_batch=options.is_batch,
-            restore=options.restore,
-            is_take_over=options.is_take_over,
-            is_again=options.is_again,
-            log_timeout_s=options.log_timeout_s,
-            on_progress=self._folded,
-        )
+        found = look(parts, servers, options, on_progress=self._folded)
         self._fold, self._found = found.progress, found
         if (
             options.is_watching
@@ -212,6 +201,8 @@ class _Ingest:
             checkpoint_interval_s=options.checkpoint_interval_s,
             batch=options.is_batch,
             restore=options.restore,
+            from_checkpoint=options.from_checkpoint,
+            allow_non_restored_state=options.allow_non_restored_state,
             take_over=options.is_take_over,
             again=options.is_again,
             restarts_max=options.restarts_max,

@@ -39,6 +39,11 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "attempts": _Command("tables", "attempts", "List the execution attempts of a job."),
     "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
     "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
+    "checkpoint": _Command(
+        "checkpoint",
+        "checkpoint",
+        "Show which checkpoints a job can go back to, and what is in one.",
+    ),
     "state": _Command("looking", "state", "Show what the coordinator knew at any moment."),
     "diff": _Command("looking", "diff", "Show what changed between two moments."),
     "explain": _Command("looking", "explain", "Say how a split, an event, a checkpoint got there."),

@@ -79,6 +79,8 @@ class CommitCoordinatorProvider(CoordinatorProvider):
         payload_types: Intents, outcomes, and what they are made of.
         committables_per_intent: The most that one intent takes; None: a checkpoint has one intent,
             however large, as a sink needs that commits a checkpoint as a whole.
+        destination: Where the sink writes, as the log is to have it: no credentials. Only a sink
+            that tells it may go on elsewhere from an older checkpoint (clause E6).
 
     Raises:
         OptionError: `committables_per_intent` is below 1.
@@ -94,10 +96,11 @@ class CommitCoordinatorProvider(CoordinatorProvider):
         make_intent: MakeIntent,
         payload_types: Sequence[type[Payload]],
         committables_per_intent: int | None = None,
+        destination: str | None = None,
     ) -> None:
         if committables_per_intent is not None and committables_per_intent < 1:
             raise OptionError("committables_per_intent", committables_per_intent, "at least 1")
-        self.operator_id, self.sink = operator_id, sink
+        self.operator_id, self.sink, self.destination = operator_id, sink, destination
         self.payload_types = tuple(payload_types)
         self._make_intent, self._per_intent = make_intent, committables_per_intent
 

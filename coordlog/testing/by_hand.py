@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from coordlog.branching import branched, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
 from coordlog.kernel.building import KernelConfig, limits_of
@@ -252,6 +253,7 @@ class HandDrivenJob:
         is_batch: Without checkpoints.
         log: An earlier driver's, to restore from it; a new one where None.
         again: Open the job again, where it has finished.
+        from_checkpoint: Go back to this one.
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
     """
 
@@ -269,6 +271,7 @@ class HandDrivenJob:
         restore: str | None = None,
         allow_non_restored_state: Sequence[str] = (),
         again: bool = False,
+        from_checkpoint: int | None = None,
         is_held: bool = False,
         driver_id: str | None = None,
     ) -> None:
@@ -289,6 +292,7 @@ class HandDrivenJob:
             is_batch=is_batch,
             allow_non_restored_state=allow_non_restored_state,
             is_again=again,
+            from_checkpoint=from_checkpoint,
         )
         self._open(options, configure, restore, driver_id)
 
@@ -329,11 +333,17 @@ class HandDrivenJob:
             stage=self.stage,
             workers=_InlineWorkers(self),
             newest_snapshot=made.newest_snapshot,
-            checkpoint_offset=made.checkpoint_offset,
+            checkpoint_offset=made.offset_of(
+                branched(made.state, driver.from_checkpoint).last_checkpoint
+            ),
             on_answer=self.requests.answered,
         )
         self.mode, given = first_input(
-            made.state, self.chain, restore=restore, is_again=driver.is_again
+            made.state,
+            self.chain,
+            restore=restore,
+            is_again=driver.is_again,
+            from_checkpoint=driver.from_checkpoint,
         )
         if self.mode != "finished":
             self.run(lambda: self.runtime.begin(given))
@@ -358,7 +368,7 @@ class HandDrivenJob:
         return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
 
     def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
-        check_fits(
+        elsewhere = check_fits(
             self._driver.job_id,
             state,
             self.chain,
@@ -367,7 +377,9 @@ class HandDrivenJob:
             restore=restore,
             is_again=self._driver.is_again,
             allow_non_restored_state=self._driver.allow_non_restored_state,
+            from_checkpoint=self._driver.from_checkpoint,
         )
+        refuse_earlier_output(self.chain, self._driver.job_id, elsewhere)
 
     def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
         is_batch = self._driver.is_batch

@@ -77,7 +77,7 @@ class Destination:
         store.make_ready()
 
     def refuse_earlier_output(self, job_id: str) -> None:
-        """For a job whose log is empty: what stands here was published by an earlier history.
+        """For a job that begins here: what stands here was published by an earlier history, or branch of it.
 
         Raises:
             SinkError: There is something, which the job would write again beside it.
@@ -87,8 +87,8 @@ class Destination:
             raise SinkError(
                 self.where,
                 f"it holds {len(names)} names that an earlier history of job {job_id!r} has "
-                f"published, {names[0]!r} first, and the job's log is empty: all rows would be "
-                "written a second time",
+                f"published, {names[0]!r} first, and what the job begins from has none of them: "
+                "rows would be written a second time",
                 "give the job the log that it had, or another destination",
             )
 

@@ -150,6 +150,7 @@ class ParquetSink(Sink):
                 make_intent=self.make_intent,
                 payload_types=(StagedFile, PublishFiles, FilesPublished),
                 committables_per_intent=per_intent,
+                destination=self.destination,
             ),
             keeps_state_across_splits=False,
         )
@@ -192,7 +193,7 @@ class ParquetSink(Sink):
             )
 
     def refuse_earlier_output(self, job_id: str) -> None:
-        """For a job whose log is empty: refuse a destination in which it has published before.
+        """For a job that begins at this destination: refuse one in which it has published before.
 
         Raises:
             SinkError: There is something, which the job would write a second time.

@@ -1,0 +1,150 @@
+"""Whether a job may go back to an older checkpoint, as a new branch of its history (clauses E5, E6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from coordlog.chain import Chain
+from coordlog.coordinator import CoordinatorProvider
+from coordlog.errors import OptionError, RestoreError
+from coordlog.projections.job import destinations_in
+from coordlog.projections.retained import why_not_retained
+from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
+
+__all__ = ["branched", "check_branch", "refuse_earlier_output"]
+
+
+@runtime_checkable
+class _Looking(Protocol):
+    """A sink that can tell whether a job has been at its destination before."""
+
+    def refuse_earlier_output(self, job_id: str) -> None:
+        """Raise SinkError where it has."""
+        ...
+
+
+def branched(state: JobState, from_checkpoint: int | None) -> JobState:
+    """The state as one looks at it who goes back to `from_checkpoint`; None: to where it stands."""
+    return state if from_checkpoint is None else replace(state, last_checkpoint=from_checkpoint)
+
+
+def check_branch(
+    job_id: str,
+    state: JobState,
+    chain: Chain,
+    from_checkpoint: int,
+    *,
+    restore: str | None = None,
+    is_batch: bool = False,
+    is_again: bool = False,
+) -> tuple[str, ...]:
+    """Refuse a checkpoint that cannot be gone back to, naming why.
+
+    Args:
+        job_id: The job.
+        state: What its log says.
+        chain: The job's.
+        from_checkpoint: The one that is asked for.
+        restore: As the user says.
+        is_batch: Whether the job runs without checkpoints.
+        is_again: Whether it is to be opened again.
+
+    Returns:
+        The operators that write elsewhere than before, in the order of the chain: nothing of this
+        job may stand there (`refuse_earlier_output`).
+
+    Raises:
+        OptionError: It does not fit another option.
+        RestoreError: Before anything was appended.
+    """
+    _check_options(from_checkpoint, restore=restore, is_batch=is_batch, is_again=is_again)
+    asked = f"checkpoint {from_checkpoint}"
+    if state.phase is Phase.FINISHED:
+        raise RestoreError(
+            job_id,
+            "its state",
+            "that it has finished",
+            f"to be that of {asked}",
+            "there is nothing to go back to: run it without, or begin another job",
+        )
+    why_not = why_not_retained(state, from_checkpoint)
+    if why_not is not None:
+        kept = ", ".join(str(one) for one in sorted(state.completed)) or "none"
+        raise RestoreError(
+            job_id,
+            asked,
+            why_not,
+            "to be gone back to",
+            f"those that can be are: {kept}; `coordlog checkpoint {job_id}` tells of each",
+        )
+    sinks = [one for one in chain.coordinators if one.sink is not None]
+    return tuple(
+        one.operator_id for one in sinks if _check_sink(job_id, state, one, from_checkpoint)
+    )
+
+
+def _check_options(
+    from_checkpoint: int, *, restore: str | None, is_batch: bool, is_again: bool
+) -> None:
+    for is_given, why in (
+        (is_batch, "a batch job has no checkpoints"),
+        (restore == "resume", "a resume goes on from where the log ends"),
+        (is_again, "a job that is opened again goes on from its end"),
+    ):
+        if is_given:
+            raise OptionError("from_checkpoint", from_checkpoint, f"left out: {why}")
+
+
+def _check_sink(
+    job_id: str, state: JobState, provider: CoordinatorProvider, from_checkpoint: int
+) -> bool:
+    """Whether it writes elsewhere than before. What it has committed at this place stays as it is (clause E6)."""
+    operator_id, here = provider.operator_id, provider.destination
+    for (name, there), newest in sorted_items(state.last_intents):
+        is_same = here is None or there in ("", here)
+        if name == operator_id and is_same and newest > from_checkpoint:
+            raise RestoreError(
+                job_id,
+                f"the newest checkpoint that operator {operator_id!r} commits"
+                + (f" to {there}" if there else ""),
+                str(newest),
+                f"above {from_checkpoint}, which it is to go back to,",
+                f"its rows would be committed again: go back to {newest} or a later one, or "
+                "have it write elsewhere",
+            )
+    was = destinations_in(state.launch.get("operators", "[]")).get(operator_id)
+    if here is None or was in (None, here):
+        return False
+    for what in _owed(state, operator_id, from_checkpoint):
+        raise RestoreError(
+            job_id,
+            f"{what} of operator {operator_id!r}",
+            f"to be committed to {was}",
+            f"to go to {here}",
+            f"run the job with {was} until that is done, then go elsewhere",
+        )
+    return True
+
+
+def _owed(state: JobState, operator_id: str, from_checkpoint: int) -> Iterator[str]:
+    """What stands ready at the place where the operator wrote before."""
+    for intent in sorted_values(state.intents):
+        if intent.operator_id == operator_id:
+            yield f"the intent of checkpoint {intent.checkpoint_id}"
+    for number, grants in sorted_items(state.granted):
+        if number <= from_checkpoint and any(one.operator_id == operator_id for one in grants):
+            yield f"what checkpoint {number} allows to commit"
+
+
+def refuse_earlier_output(chain: Chain, job_id: str, operators: tuple[str, ...]) -> None:
+    """Let the sinks of these operators look whether the job has written there before.
+
+    Raises:
+        SinkError: It has: its rows would stand there twice.
+    """
+    for provider in chain.coordinators:
+        sink = provider.sink
+        if provider.operator_id in operators and isinstance(sink, _Looking):
+            sink.refuse_earlier_output(job_id)

@@ -1,0 +1,234 @@
+"""The completed checkpoints of a job: where each stands, and whether the job can go back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coordlog.errors import OptionError, RecordError
+from coordlog.schemas.checkpoint_metadata import ReadMetadata, read_metadata
+from coordlog.schemas.record import Kind, Record
+
+from .audit import AuditRecord
+from .job import JobProjection
+from .moments import plain_projection, state_begun
+from .state import CompletedCheckpoint, JobState, Phase, sorted_items
+
+__all__ = [
+    "CheckpointPart",
+    "CompletedRow",
+    "ShownCheckpoint",
+    "completed_checkpoints",
+    "show_checkpoint",
+    "why_not_retained",
+]
+
+
+def why_not_retained(state: JobState, checkpoint_id: int) -> str | None:
+    """Why the job state has nothing of a checkpoint any more, or never had; None where it has all of it."""
+    if checkpoint_id in state.completed:
+        return None
+    if not 0 < checkpoint_id < state.next_checkpoint_id:
+        return f"none that there has been: the next one is {state.next_checkpoint_id}"
+    if checkpoint_id in state.pending:
+        return "not completed"
+    return "not retained: it was aborted or abandoned, or newer ones have taken its place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedRow:
+    """One checkpoint that has completed."""
+
+    checkpoint_id: int
+    offset: int
+    """Of its `CHECKPOINT_COMPLETED`."""
+    epoch: int
+    completed_us: int
+    """Microseconds since 1970, UTC."""
+    triggered_us: int | None
+    """None where the log does not have that any more."""
+    is_last: bool
+    """The one that the job goes on from."""
+    why_not: str | None
+    """Why the job cannot go back to it; None where it can."""
+
+
+def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow, ...]:
+    """The completed checkpoints of a job, by number.
+
+    Args:
+        records: All of its log, from its first record on.
+
+    Raises:
+        RecordError: A record that counts cannot be read or applied.
+    """
+    triggered: dict[int, int] = {}
+    completed: dict[int, tuple[AuditRecord, Record]] = {}
+    fold = _Fold()
+    for one in records:
+        record = fold.apply(one)
+        if record is None or record.checkpoint_id is None:
+            continue
+        if record.kind is Kind.CHECKPOINT_TRIGGERED:
+            triggered[record.checkpoint_id] = record.timestamp_us
+        elif record.kind is Kind.CHECKPOINT_COMPLETED:
+            completed[record.checkpoint_id] = one, record
+    return tuple(
+        _row(fold.state, number, *completed[number], triggered.get(number))
+        for number in sorted(completed)
+    )
+
+
+def _row(
+    state: JobState, number: int, one: AuditRecord, record: Record, triggered_us: int | None
+) -> CompletedRow:
+    return CompletedRow(
+        checkpoint_id=number,
+        offset=one.offset,
+        epoch=record.epoch,
+        completed_us=record.timestamp_us,
+        triggered_us=triggered_us,
+        is_last=number == state.last_checkpoint,
+        why_not=_why_not(state, number),
+    )
+
+
+def _why_not(state: JobState, checkpoint_id: int) -> str | None:
+    if state.phase is Phase.FINISHED:
+        return "the job has finished"
+    why_not = why_not_retained(state, checkpoint_id)
+    if why_not is not None:
+        return why_not
+    above = [
+        f"{operator_id!r} commits checkpoint {newest}" + (f" to {there}" if there else "")
+        for (operator_id, there), newest in sorted_items(state.last_intents)
+        if newest > checkpoint_id
+    ]
+    return f"only writing elsewhere: {', '.join(above)}" if above else None
+
+
+class _Fold:
+    """What a log says, record by record, without the job's own code."""
+
+    def __init__(self) -> None:
+        self._projection: JobProjection = plain_projection()
+        self.state = self._projection.initial()
+        self._is_begun = False
+
+    def apply(self, one: AuditRecord) -> Record | None:
+        """The record, where it counts."""
+        if not one.counts:
+            return None
+        record = one.record
+        if record is None:
+            raise RecordError(one.offset, "", one.problem or "it cannot be read")
+        if not self._is_begun and record.kind is Kind.SNAPSHOT:
+            self.state = state_begun(one.offset, record)
+        self._is_begun = True
+        try:
+            self.state = self._projection.apply(self.state, record)
+        except RecordError as error:
+            raise RecordError(one.offset, error.kind, error.problem) from error
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPart:
+    """What a checkpoint has of one operator."""
+
+    operator_id: str
+    cut_sequence: int | None
+    """Of its coordinator's cut; None where it has none, or the metadata does not tell."""
+    coordinator_bytes: int | None
+    """None: its coordinator's state is the fold at the cut, or it has none."""
+    subtask_bytes: tuple[tuple[int, int], ...]
+    """Subtask and bytes, of those that have a state of it."""
+    in_flight: int
+    """Events to its coordinator that crossed the cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCheckpoint:
+    """A completed checkpoint as its record and the fold have it."""
+
+    offset: int
+    epoch: int
+    completed_us: int
+    metadata: ReadMetadata
+    metadata_bytes: int
+    parts: tuple[CheckpointPart, ...]
+    finished: tuple[int, ...]
+
+
+def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> ShownCheckpoint:
+    """One completed checkpoint.
+
+    Args:
+        records: All of the job's log, from its first record on.
+        checkpoint_id: Which.
+
+    Raises:
+        RecordError: A record that counts cannot be read or applied; its metadata is of an unknown version.
+        OptionError: It has not completed in this log.
+    """
+    fold, done = _Fold(), []
+    for one in records:
+        is_wanted = (
+            one.counts
+            and one.record is not None
+            and one.record.kind is Kind.CHECKPOINT_COMPLETED
+            and one.record.checkpoint_id == checkpoint_id
+        )
+        if is_wanted and one.record is not None:
+            metadata = _metadata(one, one.record)  # before the fold, which refuses it too
+            fold.apply(one)
+            completed = fold.state.completed[checkpoint_id]
+            return _shown(one, one.record, metadata, completed)
+        record = fold.apply(one)
+        if record is not None and record.kind is Kind.CHECKPOINT_COMPLETED:
+            done.append(str(record.checkpoint_id))
+    expected = f"one that has completed in this log: {', '.join(done) or 'none has'}"
+    raise OptionError("checkpoint", checkpoint_id, expected)
+
+
+def _metadata(one: AuditRecord, record: Record) -> ReadMetadata:
+    try:
+        return read_metadata(record.payload_type, record.payload)
+    except ValueError as error:
+        raise RecordError(one.offset, record.kind.value, str(error)) from error
+
+
+def _shown(
+    one: AuditRecord, record: Record, metadata: ReadMetadata, completed: CompletedCheckpoint
+) -> ShownCheckpoint:
+    sizes: dict[str, list[tuple[int, int]]] = {}
+    by_subtask = {number: part.states for number, part in sorted_items(completed.finished)}
+    by_subtask.update(sorted_items(completed.states))
+    for number, states in sorted(by_subtask.items()):
+        for each in states:
+            if each.state is not None:
+                sizes.setdefault(each.operator_id, []).append((number, len(each.state)))
+    in_flight = [event.operator_id for event in completed.in_flight]
+    cuts = dict(completed.cuts.items()) if metadata.version > 1 else {}
+    parts = []
+    for operator_id in sorted({*sizes, *cuts, *in_flight}):
+        cut = cuts.get(operator_id)
+        state = None if cut is None else cut.state
+        parts.append(
+            CheckpointPart(
+                operator_id=operator_id,
+                cut_sequence=None if cut is None else cut.sequence,
+                coordinator_bytes=None if state is None else len(state),
+                subtask_bytes=tuple(sizes.get(operator_id, ())),
+                in_flight=in_flight.count(operator_id),
+            )
+        )
+    return ShownCheckpoint(
+        offset=one.offset,
+        epoch=record.epoch,
+        completed_us=record.timestamp_us,
+        metadata=metadata,
+        metadata_bytes=len(record.payload or b""),
+        parts=tuple(parts),
+        finished=tuple(sorted(completed.finished)),
+    )

@@ -1,0 +1,247 @@
+"""`coordlog checkpoint` on logs in memory, and checkpoint metadata of each version (clauses E5, E6, E9)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.errors import RecordError
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log, StoredRecord
+from coordlog.projections.verification import verify
+from coordlog.runtime import to_unstored
+from coordlog.schemas.builtin import CheckpointMetadata, CheckpointMetadataV1
+from coordlog.schemas.checkpoint_metadata import read_metadata
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@dataclass
+class OneLog:
+    """Where the commands find one job's log."""
+
+    log: MemoryLog
+    where: str = "memory"
+
+    def jobs(self) -> tuple[str, ...]:
+        return ("job",)
+
+    def open(self, job_id: str) -> Log:
+        assert job_id == "job"
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+def run(log: MemoryLog, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        main, ("checkpoint", "job", *arguments), obj=lambda _servers: OneLog(log)
+    )
+
+
+def shown(log: MemoryLog, *arguments: str) -> str:
+    result = run(log, *arguments)
+    assert result.exit_code == Exit.DONE, result.output
+    return result.stdout
+
+
+def checkpointed(count: int, **provider: Any) -> HandDrivenJob:  # noqa: ANN401, of a test
+    """A live driver of two subtasks, after so many checkpoints; each has one event in flight."""
+    job = HandDrivenJob(chain_of(NotingProvider(**provider)), parallelism=2)
+    attempts = job.register_all()
+    for _ in range(count):
+        number = job.trigger()
+        assert number is not None
+        attempts[0].send("source", Up(n=number))
+        for one in attempts:
+            made = [("source", b"rows")] if job.chain.coordinators[0].sink is not None else []
+            one.ack_checkpoint(number, states={"source": b"12345"}, committables=made)
+    return job
+
+
+def test_the_list_says_when_where_and_which_the_job_can_go_back_to() -> None:
+    job = checkpointed(5)
+    out = shown(job.log)
+    rows = {line.split()[0]: line.rstrip() for line in out.splitlines()[1:6]}
+
+    assert [n for n in rows if "no: not retained" in rows[n]] == ["1", "2"]
+    assert [n for n in rows if rows[n].endswith(" yes")] == ["3", "4"]
+    assert rows["5"].endswith("yes: the job goes on from it")
+    offsets = [
+        one.offset
+        for one in job.log.read(0, job.log.high_watermark())
+        if decode_record(one.offset, one.value, one.header_bytes).kind is Kind.CHECKPOINT_COMPLETED
+    ]
+    assert [int(one.split()[1]) for one in rows.values()] == offsets
+    assert "1970-01-12T13:46:40" in rows["1"]
+    assert "5 completed; the job can go back to 3 of them." in out
+
+
+@pytest.mark.clause("E6")
+def test_the_list_says_what_has_been_committed_and_where() -> None:
+    provider: dict[str, Any] = {"sink": FakeSink()}
+    rows = [
+        json.loads(line) for line in shown(checkpointed(3, **provider).log, "--json").splitlines()
+    ]
+
+    assert [one["why_not"] for one in rows] == [
+        "only writing elsewhere: 'source' commits checkpoint 3",
+        "only writing elsewhere: 'source' commits checkpoint 3",
+        None,
+    ]
+    assert [one["is_last"] for one in rows] == [False, False, True]
+
+
+def test_one_checkpoint_is_shown_with_version_sizes_and_each_operators_state() -> None:
+    out = shown(checkpointed(2).log, "--show", "1")
+
+    assert "metadata version 2, " in out
+    assert "parallelism 2" in out
+    assert "events in flight: 1" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("source")]
+    assert row[2:] == ["10", "bytes", "2", "10", "1"]
+
+    folded = shown(checkpointed(1, projection=HANDLED).log, "--show", "1")
+    assert "folded there" in folded
+    as_json = json.loads(shown(checkpointed(1).log, "--show", "1", "--json"))
+    assert as_json["parts"][0]["subtask_bytes"] == [[0, 5], [1, 5]]
+
+
+def test_a_checkpoint_that_has_not_completed_is_named_with_those_that_have() -> None:
+    result = run(checkpointed(2).log, "--show", "7")
+
+    assert result.exit_code == Exit.USAGE
+    assert "checkpoint is 7; it must be one that has completed in this log: 1, 2" in result.stderr
+
+
+# --- metadata of each version -----------------------------------------------------------------------------------------
+def golden(version: int) -> dict[str, Any]:
+    path = GOLDEN / f"checkpoint-metadata-v{version}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("version", [1, 2])
+def test_metadata_of_each_released_version_is_read(version: int) -> None:
+    kept = golden(version)
+    read = read_metadata(kept["payload_type"], bytes.fromhex(kept["payload"]))
+
+    assert read.version == version
+    value = read.value
+    assert (value.job_id, value.checkpoint_id, value.epoch, value.parallelism) == (
+        "ingest",
+        7,
+        1,
+        2,
+    )
+    assert (value.triggered_sequence, value.oldest_retained) == (200, 5)
+    assert [(one.subtask, one.attempt_number) for one in value.subtasks] == [(0, 3)]
+    assert value.subtasks[0].states[0].state == b"position 12"
+    assert value.finished[0].subtask == 1
+    told = [(one.operator_id, one.sequence, one.state) for one in value.coordinators]
+    assert told == ([("sink", 201, b""), ("source", 202, None)] if version == 2 else [])
+    assert value.in_flight_events == ([205] if version == 2 else [])
+
+
+class OfVersion1(MemoryLog):
+    """A log in which each completed checkpoint says what version 1 said."""
+
+    def __init__(self, log: MemoryLog, version: int) -> None:
+        super().__init__(log.identity.name)
+        for one in log.read(0, log.high_watermark()):
+            self.store(to_unstored(_as_written_by(_record(one), version)))
+
+
+def _record(one: StoredRecord) -> Record:
+    return decode_record(one.offset, one.value, one.header_bytes)
+
+
+def _as_written_by(record: Record, version: int) -> Record:
+    now = payload_type_of(CheckpointMetadata)
+    if record.payload_type != now.key:
+        return record
+    older = payload_type_of(CheckpointMetadataV1)
+    key = f"{now.name}@{version}"
+    if record.kind is Kind.TYPE_REGISTERED:
+        said = {"fingerprint": f"{older.fingerprint:016x}"}
+        return replace(
+            record, payload_type=key, payload=older.schema_json.encode(), attributes=said
+        )
+    value = now.decode(record.payload or b"")
+    assert isinstance(value, CheckpointMetadata)
+    first = CheckpointMetadataV1(
+        metadata_version=version,
+        job_id=value.job_id,
+        epoch=value.epoch,
+        checkpoint_id=value.checkpoint_id,
+        triggered_sequence=value.triggered_sequence,
+        cluster_id=value.cluster_id,
+        topic_id=value.topic_id,
+        parallelism=value.parallelism,
+        subtasks=value.subtasks,
+        finished=value.finished,
+        oldest_retained=value.oldest_retained,
+    )
+    return replace(record, payload_type=key, payload=older.encode(first))
+
+
+def test_a_history_with_metadata_of_version_1_is_verified_shown_and_gone_on_with() -> None:
+    provider = NotingProvider()
+    job = checkpointed(2)
+    job.crash()
+    log = OfVersion1(job.log, 1)
+
+    assert verify(log.read(0, log.high_watermark())).faults == []
+    out = shown(log, "--show", "2")
+    assert "metadata version 1, " in out
+    assert [line.split() for line in out.splitlines() if line.startswith("source")] == [
+        ["source", "2", "10", "1"]
+    ]
+    again = HandDrivenJob(chain_of(provider), parallelism=2, log=log)
+    assert again.mode == "rollback"
+    assert provider.said("restore") == [("restore", 2, b"state of 2")]
+    attempts = again.register_all()
+    assert [one.state for one in attempts[0].accepted.states] == [b"12345"]
+    number = again.trigger()
+    assert number is not None
+    for one in attempts:
+        one.ack_checkpoint(number)
+    assert again.history(Kind.CHECKPOINT_COMPLETED)[-1].payload_type == (
+        "coordlog.checkpoint_metadata@2"
+    )
+
+
+@pytest.mark.clause("E9")
+def test_metadata_of_an_unknown_version_is_refused_by_number_before_anything_is_appended() -> None:
+    job = checkpointed(2)
+    job.crash()
+    log = OfVersion1(job.log, 3)
+    before = log.high_watermark()
+    said = "its metadata is of version 3, and this release of coordlog reads 1, 2"
+
+    result = run(log, "--show", "2")
+    assert result.exit_code == Exit.FAILED
+    assert said in result.stderr
+    with pytest.raises(RecordError, match=said):
+        HandDrivenJob(job.chain, parallelism=2, log=log)
+    assert log.high_watermark() == before
+
+    key = payload_type_of(CheckpointMetadata)
+    stray = key.decode(bytes.fromhex(golden(2)["payload"]))
+    assert isinstance(stray, CheckpointMetadata)
+    with pytest.raises(ValueError, match="of version 9"):
+        read_metadata(key.key, key.encode(replace(stray, metadata_version=9)))
