@@ -35,6 +35,7 @@ __all__ = [
     "SnapshotCodec",
     "SnapshotUnusableError",
     "SnapshotVersionError",
+    "redacted_snapshot",
     "schemas_of",
     "snapshot_in",
     "state_of",
@@ -127,13 +128,7 @@ class SnapshotCodec:
             raise ValueError(
                 f"its {len(data)} bytes are more than the {SNAPSHOT_STATE_BYTES_MAX} that are read"
             )
-        return JobSnapshot(
-            state_version=STATE_VERSION,
-            schema_fingerprint=_BODY.fingerprint,
-            state_bytes=len(data),
-            state_sha256=hashlib.sha256(data).digest(),
-            state=zlib.compress(data, _COMPRESSION),
-        )
+        return _snapshot_of(data)
 
     def state_hash(self, state: JobState) -> str:
         """The same for equal states, on any machine, however they were come by (clause K3); 64 hexadecimal digits.
@@ -305,6 +300,17 @@ def state_of(record: Record) -> JobState:
     return evolve(_with_projections(state, _no_projection), projections=Map())
 
 
+def redacted_snapshot(record: Record, state: JobState) -> bytes:
+    """The payload of a `SNAPSHOT` that holds this state in place of the record's own, and those of no projections.
+
+    Raises:
+        SnapshotUnusableError: The record's is damaged, or of another version.
+    """
+    there = _body_of(snapshot_in(record))
+    body = replace(there, projections=(), projection_states=(), job_state=state)
+    return SNAPSHOT_TYPE.encode(_snapshot_of(_BODY.encode(body)))
+
+
 def _no_projection(_operator_id: str, _place: object) -> None:
     """What a fold without projections has at each cut."""
 
@@ -334,6 +340,16 @@ def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
         SnapshotUnusableError: It is damaged, or of another version.
     """
     return _body_of(snapshot).job_state.schemas
+
+
+def _snapshot_of(data: bytes) -> JobSnapshot:
+    return JobSnapshot(
+        state_version=STATE_VERSION,
+        schema_fingerprint=_BODY.fingerprint,
+        state_bytes=len(data),
+        state_sha256=hashlib.sha256(data).digest(),
+        state=zlib.compress(data, _COMPRESSION),
+    )
 
 
 def _body_of(snapshot: JobSnapshot) -> _Body:

@@ -1,14 +1,17 @@
-"""`coordlog export`: a job's whole log as one file, for a copy or a replay test."""
+"""`coordlog export` and `import`: a job's whole log as one file, and such a file as a log."""
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import click
 
-from coordlog.testing.replay_history import write_history
+from coordlog.log.exported import write_exported
+from coordlog.log.port import StoredRecord
+from coordlog.projections.redaction import Redaction
 
-from .logs import Logs, with_logs
+from .logs import Logs, with_history
 
 __all__ = ["export"]
 
@@ -17,11 +20,16 @@ __all__ = ["export"]
 @click.argument("job")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace FILE where it is there.")
-@with_logs
-def export(logs: Logs, *, job: str, file: Path, force: bool) -> None:
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Without payloads, reasons, split ids, paths and hosts, for a bug report.",
+)
+@with_history
+def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> None:
     """Write the whole log of JOB, void records included, to FILE.
 
-    FILE is an Avro container file; it is there whole, or not at all.
+    FILE is an Avro container file; it is there whole, or not at all. JOB may be such a file.
     """
     if file.exists() and not force:
         raise click.BadParameter(f"{file} is there; --force replaces it", param_hint="FILE")
@@ -31,11 +39,32 @@ def export(logs: Logs, *, job: str, file: Path, force: bool) -> None:
 
     log = logs.open(job)
     try:
-        count = write_history(log, job, file, is_overwriting=force, on_progress=progress)
+        count = write_exported(
+            log,
+            job,
+            file,
+            is_overwriting=force,
+            redact=_Redacting() if redact else None,
+            on_progress=progress,
+        )
     except FileExistsError as error:
         raise click.BadParameter(
             f"{file} is there; --force replaces it", param_hint="FILE"
         ) from error
     finally:
         log.close()
-    click.echo(f"exported {count:,} records of job {job} to {file}", err=True)
+    what = "redacted records" if redact else "records"
+    click.echo(f"exported {count:,} {what} of job {job} to {file}", err=True)
+
+
+class _Redacting:
+    """Redacts stored records, in log order."""
+
+    def __init__(self) -> None:
+        self._redaction = Redaction(secrets.token_bytes(32))
+
+    def __call__(self, stored: StoredRecord) -> StoredRecord:
+        made = self._redaction.record(stored)
+        return StoredRecord(
+            stored.offset, made.key, made.value, made.header_bytes, stored.timestamp_ms
+        )

@@ -16,7 +16,7 @@ from coordlog.projections.payload_json import Json, hex_text, on_one_line, to_js
 from coordlog.schemas.record import Kind, Record
 
 from .console import crop, day_of, iso, new_console, print_json, time_of
-from .logs import Logs, with_logs
+from .logs import Logs, with_history
 from .reading import records_of
 
 __all__ = ["history"]
@@ -89,7 +89,7 @@ class _Wanted:
     "--from-offset", type=int, default=0, metavar="N", help="Only from this offset on, inclusive."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
-@with_logs
+@with_history
 def history(
     logs: Logs,
     *,

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 import click
 
 from coordlog.errors import TopicError
+from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log
 
-__all__ = ["SERVERS_VARIABLE", "KafkaLogs", "Logs", "find_logs", "with_logs"]
+__all__ = [
+    "SERVERS_VARIABLE",
+    "FileLogs",
+    "KafkaLogs",
+    "Logs",
+    "find_logs",
+    "no_such_job",
+    "with_history",
+    "with_logs",
+]
 
 SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
+_FILE: Final = re.compile(r"[./\\]")
+"""In a name it is a file's: a job's id has none of these."""
 
 
 class Logs(Protocol):
@@ -79,6 +93,32 @@ class KafkaLogs:
             log.close()
 
 
+class FileLogs:
+    """The one log of an exported history."""
+
+    def __init__(self, path: Path) -> None:
+        self._log = ExportedLog(path)
+        self._path = path
+
+    @property
+    def where(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    def jobs(self) -> tuple[str, ...]:
+        """As in `Logs`."""
+        return (self._log.job_id,)
+
+    def open(self, job_id: str) -> Log:
+        """As in `Logs`."""
+        assert job_id == self._log.job_id, "it is asked for by `jobs`"
+        return self._log
+
+    def delete(self, job_id: str) -> None:
+        """As in `Logs`; nothing is removed from a file."""
+        raise TopicError(f"{job_id}.log", f"{self._path} is a file", "remove it yourself")
+
+
 def no_such_job(job_id: str, where: str, there: tuple[str, ...]) -> TopicError:
     """The error that says so, and what there is."""
     jobs = f"the jobs there are {', '.join(there)}" if there else "there are no jobs there at all"
@@ -93,6 +133,21 @@ def find_logs(bootstrap_servers: str | None) -> Logs:
 
     broker = ensure_shared_broker(notify=lambda line: click.echo(line, err=True))
     return KafkaLogs(broker.bootstrap_servers)
+
+
+def with_history(command: Callable[..., None]) -> Callable[..., None]:
+    """As `with_logs`, and JOB may be an exported file: a name with a dot or a slash, which no job has."""
+    from_broker = with_logs(command)
+
+    @functools.wraps(from_broker)
+    def found(*, job: str, bootstrap_servers: str | None, **options: object) -> None:
+        if _FILE.search(job) is None:
+            from_broker(job=job, bootstrap_servers=bootstrap_servers, **options)
+            return
+        logs = FileLogs(Path(job))
+        command(logs, job=logs.jobs()[0], **options)
+
+    return found
 
 
 def with_logs(command: Callable[..., None]) -> Callable[..., None]:

@@ -27,7 +27,7 @@ from coordlog.projections.verification import verify as verify_log
 
 from .console import Column, crop, iso, json_of, new_console, print_json, print_table, time_of
 from .exits import Exit
-from .logs import Logs, with_logs
+from .logs import Logs, with_history
 from .reading import opened
 
 __all__ = ["diff", "explain", "state", "verify"]
@@ -72,7 +72,7 @@ def _moment(log: Log, place: Place | None) -> Moment:
 @click.argument("job")
 @click.option("--at", type=_At(), metavar=_AT, help=_AT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with everything.")
-@with_logs
+@with_history
 def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
     """Show what the coordinator of JOB knew at any place of its log.
 
@@ -218,7 +218,7 @@ def _print_checkpoints(made: Moment) -> None:
 )
 @click.option("--to", "second", type=_At(), metavar=_AT, help=_AT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@with_logs
+@with_history
 def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
     """Show what changed in the state of JOB between two places of its log."""
     with opened(logs, job) as log:
@@ -247,7 +247,7 @@ def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_
 )
 @click.option("--checkpoint", type=int, metavar="N", help="A checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@with_logs
+@with_history
 def explain(
     logs: Logs,
     *,
@@ -285,7 +285,7 @@ def _print_explained(made: Explained) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@with_logs
+@with_history
 def verify(logs: Logs, *, job: str, as_json: bool) -> None:
     """Read the whole log of JOB, and check all that it says of itself.
 

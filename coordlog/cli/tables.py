@@ -15,7 +15,7 @@ from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 
 from .console import Column, json_of, lasted, new_console, print_json, print_table, time_of
-from .logs import Logs, with_logs
+from .logs import Logs, with_history
 from .reading import audit_of
 
 __all__ = ["attempts", "checkpoints", "splits"]
@@ -89,7 +89,7 @@ _json_option = click.option(
 @click.command()
 @click.argument("job")
 @_json_option
-@with_logs
+@with_history
 def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the execution attempts of JOB: where each ran, what it did, how it ended.
 
@@ -131,7 +131,7 @@ def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
 @click.option("--thrown-away", is_flag=True, help="Only splits of which work was thrown away.")
 @click.option("--skipped", is_flag=True, help="Only splits that are skipped.")
 @_json_option
-@with_logs
+@with_history
 def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: bool) -> None:
     """List the splits of JOB: where each is, who had it, whose work on it was thrown away and why.
 
@@ -188,7 +188,7 @@ def _skipped(one: SplitRow) -> tuple[str, ...]:
 @click.command()
 @click.argument("job")
 @_json_option
-@with_logs
+@with_history
 def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the checkpoints of JOB: when each was triggered and cut, and what became of it.
 

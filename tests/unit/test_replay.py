@@ -15,6 +15,7 @@ import pytest
 from coordlog.chain import Chain
 from coordlog.errors import RestoreError, SourceError
 from coordlog.kernel.building import KernelConfig, limits_of, with_limits
+from coordlog.log.exported import write_exported
 from coordlog.restore import projection_of
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
@@ -29,7 +30,6 @@ from coordlog.testing import (
     crash_sweep,
     replay,
 )
-from coordlog.testing.replay_history import write_history
 from driven_history import driven_log
 from quota import Granted, QuotaCoordinator, QuotaProvider, Used, User, quota_chain
 
@@ -234,7 +234,7 @@ def test_a_file_holds_all_of_a_log_and_its_identity(tmp_path: Path) -> None:
     job = _driven()
     path = tmp_path / "job.avro"
 
-    count = write_history(job.log, "job", path)
+    count = write_exported(job.log, "job", path)
 
     read = History.read(path)
     assert read == History.of(job.log)
@@ -245,7 +245,7 @@ def test_a_file_holds_all_of_a_log_and_its_identity(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", [0, 10, 0.5, 0.999])
 def test_a_damaged_file_is_refused(tmp_path: Path, left: float) -> None:
     path = tmp_path / "job.avro"
-    write_history(_driven().log, "job", path)
+    write_exported(_driven().log, "job", path)
     whole = path.read_bytes()
     path.write_bytes(whole[: left if isinstance(left, int) else int(len(whole) * left)])
 
@@ -259,7 +259,7 @@ def test_a_file_that_lacks_its_last_records_is_refused(
     log = _driven().log
     some = History.of(log).records[:-1]
     monkeypatch.setattr(log, "read", lambda _start, _end: iter(some))
-    write_history(log, "job", tmp_path / "job.avro")
+    write_exported(log, "job", tmp_path / "job.avro")
 
     with pytest.raises(SourceError, match="it ends at offset"):
         History.read(tmp_path / "job.avro")

@@ -1,0 +1,260 @@
+"""A log as one file: what `coordlog export` writes, and a log that is read from it.
+
+An Avro container file with one row per stored record, void ones included, in offset order; which log it was stands in
+the file's metadata. Each row has a CRC-32C of itself and of all rows before it, so that a changed, missing or moved row
+is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import crc32c
+import fastavro
+
+from coordlog.errors import OutOfRangeError, SourceError, UsageError
+
+from .port import Log, LogIdentity, LogWriter, StoredRecord
+
+__all__ = ["ExportedLog", "write_exported"]
+
+_FIELDS: Final[list[dict[str, object]]] = [
+    {"name": "offset", "type": "long"},
+    {"name": "key", "type": ["null", "bytes"]},
+    {"name": "value", "type": ["null", "bytes"]},
+    {"name": "header", "type": ["null", "bytes"]},
+    {"name": "timestamp_ms", "type": "long"},
+]
+_SCHEMA: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "coordlog.exported_record",
+        "fields": [*_FIELDS, {"name": "crc", "type": "long"}],
+    }
+)
+_META: Final = "coordlog."
+_FORMAT: Final = "2"
+_WITHOUT_CRC: Final = "1"
+_REDACTED: Final = "redacted"
+_PLACE: Final = struct.Struct(">qq")
+_LENGTH: Final = struct.Struct(">q")
+_DAMAGE: Final = (OSError, ValueError, EOFError, KeyError, TypeError, IndexError, zlib.error)
+_PROGRESS_EVERY: Final = 10_000
+
+
+class ExportedLog:
+    """The log in a file, to be read. Any thread; each reading opens the file anew.
+
+    Args:
+        path: What `write_exported` wrote.
+
+    Raises:
+        SourceError: It is no such file.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        try:
+            with self._path.open("rb") as file:
+                self._about = _about(fastavro.reader(file))
+            self._start, self._end = (int(self._about[n]) for n in ("start_offset", "end_offset"))
+            self.job_id = self._about["job_id"]
+            self._identity = LogIdentity(
+                cluster_id=self._about["cluster_id"],
+                topic_id=self._about["topic_id"],
+                name=self._about["name"],
+            )
+        except _DAMAGE as error:
+            raise self._damaged(error) from error
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether contents have been taken out of it: it is for looking at, and no job goes on from it."""
+        return self._about.get(_REDACTED) == "true"
+
+    @property
+    def identity(self) -> LogIdentity:
+        """Which log it was, under its name there."""
+        return self._identity
+
+    def start_offset(self) -> int:
+        """As in the port."""
+        return self._start
+
+    def high_watermark(self) -> int:
+        """As in the port: when it was written."""
+        return self._end
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        """As in the port.
+
+        Raises:
+            SourceError: A part of the file is damaged or missing.
+        """
+        del stall_s  # a file is read, or is not
+        if not self._start <= from_offset <= to_offset <= self._end:
+            wrong = from_offset if from_offset < self._start else to_offset
+            raise OutOfRangeError(str(self._path), wrong, self._start, self._end)
+        return self._read(from_offset, to_offset)
+
+    def _read(self, from_offset: int, to_offset: int) -> Iterator[StoredRecord]:
+        try:
+            with self._path.open("rb") as file:
+                for one in self._rows(file):
+                    if one.offset >= to_offset:
+                        return
+                    if one.offset >= from_offset:
+                        yield one
+        except _DAMAGE as error:
+            raise self._damaged(error) from error
+
+    def _rows(self, file: BinaryIO) -> Iterator[StoredRecord]:
+        reader = fastavro.reader(file)
+        has_crc = _about(reader)["format"] != _WITHOUT_CRC
+        crc, reached = 0, self._start
+        for row in reader:
+            assert isinstance(row, dict), "the schema is a record's"
+            one = StoredRecord(
+                row["offset"], row["key"], row["value"], row["header"], row["timestamp_ms"]
+            )
+            crc = _crc(one, crc)
+            if one.offset < reached:
+                raise ValueError(f"offset {one.offset} stands behind {reached - 1}")
+            if has_crc and row["crc"] != crc:
+                raise ValueError(
+                    f"the checksum up to offset {one.offset} is {crc:08x}, and it says "
+                    f"{row['crc']:08x}"
+                )
+            reached = one.offset + 1
+            yield one
+        if reached != self._end:
+            raise ValueError(f"it ends at offset {reached}, not at {self._end}")
+
+    def _damaged(self, error: Exception) -> SourceError:
+        return SourceError(
+            str(self._path),
+            f"cannot be read as an exported history: {type(error).__name__}: {error}",
+            "export it again with `coordlog export JOB FILE`",
+        )
+
+    def writer(self) -> LogWriter:
+        """None: nothing is appended to a file.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{self._path} is an exported history, to which nothing is appended")
+
+    def close(self) -> None:
+        """As in the port; nothing is held."""
+
+
+def _about(reader: Any) -> dict[str, str]:  # noqa: ANN401, the library has no type for it
+    """What the file's metadata say of it."""
+    found: Mapping[str, str] = reader.metadata
+    about = {k.removeprefix(_META): v for k, v in found.items() if k.startswith(_META)}
+    if about.get("format") not in (_FORMAT, _WITHOUT_CRC):
+        raise ValueError(
+            f"its format is {about.get('format')}, this version reads {_WITHOUT_CRC} and {_FORMAT}"
+        )
+    return about
+
+
+def _crc(one: StoredRecord, before: int) -> int:
+    crc: int = crc32c.crc32c(_PLACE.pack(one.offset, one.timestamp_ms), before)
+    for part in (one.key, one.value, one.header_bytes):
+        crc = crc32c.crc32c(_LENGTH.pack(-1 if part is None else len(part)), crc)
+        crc = crc32c.crc32c(part or b"", crc)
+    return crc
+
+
+def write_exported(
+    log: Log,
+    job_id: str,
+    path: Path,
+    *,
+    to_offset: int | None = None,
+    is_overwriting: bool = False,
+    redact: Callable[[StoredRecord], StoredRecord] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write a log to `path`, which is there whole or not at all. Returns the number of records.
+
+    Args:
+        log: The job's.
+        job_id: The job.
+        path: Where to.
+        to_offset: Only what stands below; by default all of it.
+        is_overwriting: Replace a file that is there.
+        redact: What is written in each record's place; such a file is not compressed, and says what it is.
+        on_progress: Called now and then with the offset reached and the end.
+
+    Raises:
+        FileExistsError: A file is there.
+    """
+    start = log.start_offset()
+    end = log.high_watermark() if to_offset is None else to_offset
+    identity = log.identity
+    about = {
+        "format": _FORMAT,
+        "job_id": job_id,
+        "name": identity.name if redact is None else f"{job_id}.log",
+        "cluster_id": identity.cluster_id,
+        "topic_id": identity.topic_id,
+        "start_offset": str(start),
+        "end_offset": str(end),
+    }
+    is_redacted = redact is not None or (isinstance(log, ExportedLog) and log.is_redacted)
+    if is_redacted:
+        about[_REDACTED] = "true"
+    count = 0
+
+    def rows() -> Iterator[dict[str, object]]:
+        nonlocal count
+        crc = 0
+        for stored in log.read(start, end):
+            one = stored if redact is None else redact(stored)
+            crc = _crc(one, crc)
+            count += 1
+            if on_progress is not None and count % _PROGRESS_EVERY == 0:
+                on_progress(one.offset + 1, end)
+            yield {
+                "offset": one.offset,
+                "key": one.key,
+                "value": one.value,
+                "header": one.header_bytes,
+                "timestamp_ms": one.timestamp_ms,
+                "crc": crc,
+            }
+
+    metadata = {_META + name: value for name, value in about.items()}
+    codec = "deflate" if redact is None else "null"
+    _put(
+        path,
+        lambda file: fastavro.writer(file, _SCHEMA, rows(), codec=codec, metadata=metadata),
+        is_overwriting=is_overwriting,
+    )
+    return count
+
+
+def _put(path: Path, write: Callable[[BinaryIO], None], *, is_overwriting: bool) -> None:
+    """Write a file, on disk whole before it has its name."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with hidden.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_overwriting:
+            hidden.replace(path)
+        else:
+            os.link(hidden, path)  # unlike a rename it never replaces
+    finally:
+        hidden.unlink(missing_ok=True)

@@ -1,0 +1,231 @@
+"""A redacted history: as long, folds to the same places, and has none of the contents."""
+
+from __future__ import annotations
+
+import json
+import socket
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import fastavro
+import pytest
+from click.testing import CliRunner
+
+from coordlog.cli.main import main
+from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import StoredRecord
+from coordlog.projections.audit import audit
+from coordlog.projections.moments import moment
+from coordlog.projections.redaction import Redaction
+from coordlog.projections.snapshots import snapshot_in
+from coordlog.projections.split_audit import SplitPlace, SplitRow
+from coordlog.projections.verification import verify
+from coordlog.schemas.codec import Avro, decode_record, encode_record
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind, Record
+from driven_history import driven_log
+from hand_history import HandHistory, skipping_history, streaming_history
+from payload_samples import Colour, Inner, Outer
+from sweep_runs import RUNS
+
+KEY = b"of this test"
+HOST = "worker-of-mine"
+
+
+def redacted(stored: Sequence[StoredRecord]) -> tuple[list[StoredRecord], Redaction]:
+    redaction, made = Redaction(KEY), []
+    for one in stored:
+        key, value, header = redaction.record(one)
+        made.append(StoredRecord(one.offset, key, value, header, one.timestamp_ms))
+    return made, redaction
+
+
+def places(splits: Sequence[SplitRow]) -> Counter[SplitPlace]:
+    """Without their order, which is by id."""
+    return Counter(one.place for one in splits)
+
+
+def is_snapshot(one: StoredRecord) -> bool:
+    return (
+        one.header is not None
+        and decode_record(one.offset, one.value, one.header_bytes).kind is Kind.SNAPSHOT
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_it_folds_to_the_redacted_state_at_each_place_and_all_that_it_says_of_itself_holds(
+    name: str,
+) -> None:
+    stored = RUNS[name].recorded().job.log.records
+    made, redaction = redacted(stored)
+
+    assert verify(made).faults == []
+    for at in range(0, len(stored), 7):
+        was, now = moment(stored, offset=at), moment(made, offset=at)
+        assert now.state == redaction.state(was.state)
+        assert places(now.splits) == places(was.splits)
+    for before, after in zip(stored, made, strict=True):
+        assert after.header_bytes == before.header_bytes
+        if not is_snapshot(before):
+            assert len(after.value or b"") == len(before.value or b"")
+
+
+@pytest.mark.parametrize("history", [streaming_history(), skipping_history()])
+def test_what_cannot_be_read_and_what_does_not_count_is_redacted_too(history: HandHistory) -> None:
+    log = MemoryLog()
+    log.store(*history.records)
+    made, _ = redacted(log.records)
+
+    assert [len(one.value or b"") for one in made] == [len(one.value or b"") for one in log.records]
+    assert not any(b"garbage" in (one.value or b"") for one in made)
+    was, now = audit(log.records), audit(made)
+    assert (now.record_count, now.void_count) == (was.record_count, was.void_count)
+    assert places(now.splits) == places(was.splits)
+    assert {one.split_id for one in now.splits}.isdisjoint({one.split_id for one in was.splits})
+
+
+SAMPLE = Outer(
+    inner=Inner(name="a name", size=70_000),
+    many=[Inner(name="x"), Inner(name="sécret", size=-3)],
+    by_name={"key of a map": 12_345_678},
+    colour=Colour.BLUE,
+    maybe=Inner(name="x", size=5),
+    content=b"\x01\x02bytes",
+    share=2.75,
+    is_on=True,
+)
+
+
+def test_a_users_payload_keeps_its_shape_and_length_and_nothing_else() -> None:
+    declared = payload_type_of(SAMPLE)
+    plain = Record(
+        epoch=0,
+        driver_id="d",
+        sequence=0,
+        kind=Kind.TYPE_REGISTERED,
+        timestamp_us=1,
+        job_id="j",
+        payload_type=declared.key,
+        payload=declared.schema_json.encode(),
+        attributes={"fingerprint": f"{declared.fingerprint:016x}"},
+    )
+    event = replace(
+        plain,
+        sequence=1,
+        kind=Kind.EVENT_TO_SUBTASK,
+        payload=declared.encode(SAMPLE),
+        reason="because of /data/in.csv",
+        attributes={"host": "worker-7", "split_id": "12", "held_by": "3,4", "n": "5"},
+    )
+    redaction = Redaction(KEY)
+    redaction._redacted(plain)
+    made = redaction._redacted(event)
+
+    assert len(encode_record(made)) == len(encode_record(event))
+    value = declared.decode(made.payload or b"")
+    assert isinstance(value, Outer)
+    assert (value.inner.name, value.inner.size) != ("a name", 70_000)
+    assert len(value.inner.name) == 6
+    assert value.many[0].name == value.maybe.name != "x"  # type: ignore[union-attr]
+    assert len(value.many[1].name) == len("sécret".encode())
+    assert value.colour is Colour.BLUE
+    assert (value.share, value.is_on, value.content) == (0.0, False, bytes(7))
+    assert "12345678" not in str(value)
+    assert made.reason is not None
+    assert "data" not in made.reason
+    assert made.attributes["held_by"] == "3,4"
+    assert made.attributes["n"] == "5"
+    assert made.attributes["host"] != "worker-7"
+    assert made.attributes["split_id"] != "12"
+
+
+def test_payloads_of_times_and_of_a_type_that_nobody_registered() -> None:
+    schema = {
+        "type": "record",
+        "name": "T",
+        "fields": [
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "either", "type": ["null", "T", "string", {"type": "array", "items": "int"}]},
+        ],
+    }
+    redaction, avro = Redaction(KEY), Avro(json.dumps(schema))
+    redaction._learn("t@1", json.dumps(schema))
+    inner = {"at": 1_700_000_000_000, "either": [1, 2]}
+    data = avro.encode({"at": 1_700_000_000_001, "either": inner})  # type: ignore[dict-item]
+
+    made = redaction._payload("t@1", data)
+    assert made is not None
+    assert len(made) == len(data)
+    assert avro.decode(made)["either"] == {"at": avro.decode(made)["at"], "either": [0, 0]}
+    assert redaction._payload("unknown@1", data) == bytes(len(data))
+    assert redaction._payload("t@1", data[:-1]) == bytes(len(data) - 1)
+    assert redaction._payload(None, None) is None
+
+
+def test_texts_stay_apart_however_short() -> None:
+    redaction = Redaction(KEY)
+    texts = [chr(c) for c in range(65, 91)] + [f"{n:02}" for n in range(100)]
+
+    assert len({redaction.text(one) for one in texts}) == len(texts)
+    assert redaction.text("A") == redaction.text("A")
+    assert Redaction(b"other").text("x" * 30) != redaction.text("x" * 30)
+
+
+class _OneLog:
+    where = "memory"
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+
+    def jobs(self) -> tuple[str, ...]:
+        return ("driven",)
+
+    def open(self, job_id: str) -> MemoryLog:
+        assert job_id == "driven"
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+@pytest.mark.slow
+def test_the_exported_file_has_no_bytes_of_paths_rows_reasons_or_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: HOST)
+    secret = tmp_path / "secretfolder"
+    secret.mkdir()
+    log = driven_log(secret, "driven", is_batch=False)
+    path = tmp_path / "out.avro"
+    done = CliRunner().invoke(
+        main, ["export", "driven", str(path), "--redact"], obj=lambda _servers: _OneLog(log)
+    )
+    assert done.exit_code == 0, done.output
+
+    data = path.read_bytes()
+    for one in ExportedLog(path).read(0, log.high_watermark()):
+        if is_snapshot(one):
+            held = snapshot_in(decode_record(one.offset, one.value, one.header_bytes))
+            data += zlib.decompress(held.state)
+    plain = b"".join(one.value or b"" for one in log.records)
+    for word in (b"secretfolder", b".csv", b"killed by the test", b".parquet", HOST.encode()):
+        assert word in plain, word
+        assert word not in data, word
+    with path.open("rb") as file:
+        metadata = fastavro.reader(file).metadata
+    assert metadata["coordlog.redacted"] == "true"
+    assert metadata["coordlog.name"] == "driven.log"
+    for looked in (("verify",), ("state",), ("splits",), ("attempts",), ("history",)):
+        seen = CliRunner().invoke(main, [*looked, str(path)])
+        assert seen.exit_code == 0, seen.output
+    assert ExportedLog(path).is_redacted
+    again = tmp_path / "again.avro"
+    write_exported(ExportedLog(path), "driven", again)
+    assert ExportedLog(again).is_redacted
+    was, now = moment(log.records), moment(ExportedLog(path).read(0, log.high_watermark()))
+    assert sorted(now.state.completed) == sorted(was.state.completed)
