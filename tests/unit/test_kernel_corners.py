@@ -12,7 +12,9 @@ import pytest
 from coordlog.kernel import checkpoints
 from coordlog.kernel.attempts import encoded
 from coordlog.kernel.building import KernelConfig, limits_of, with_limits
-from coordlog.kernel.inputs import CheckpointReleased
+from coordlog.kernel.inputs import CheckpointReleased, GiveCommit
+from coordlog.kernel.outputs import Settle
+from coordlog.kernel.step import act
 from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX, RECORD_BYTES_MAX
 from coordlog.messages import Accepted, Fenced, Refused
 from coordlog.projections.state import Phase
@@ -30,6 +32,7 @@ from kernel_fakes import (
     HANDLED,
     Down,
     FakeSink,
+    Intent,
     NotingProvider,
     Tick,
     Up,
@@ -43,6 +46,15 @@ from kernel_fakes import (
 def metadata_of(job: HandDrivenJob, record: Record) -> CheckpointMetadata:
     found = job.chain.payload_types.decode(record.payload_type or "", record.payload)
     return cast("CheckpointMetadata", found)
+
+
+def config_of(job: HandDrivenJob) -> KernelConfig:
+    return KernelConfig(
+        projection=projection_of(job.chain),
+        operators=job.runtime.state.operators,
+        is_batch=False,
+        keeps_finished_splits=False,
+    )
 
 
 @pytest.mark.clause("D5")
@@ -126,6 +138,23 @@ def test_a_commit_that_fails_is_tried_again_after_pauses_that_double() -> None:
 
     assert tried == [1, 1, 2, 2, 3, 3, 4]
     assert sink.settled == [("a",)]
+
+
+@pytest.mark.clause("H3")
+def test_an_intent_beside_one_that_is_being_settled_asks_for_itself_alone() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(sink=FakeSink())))
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    (first,) = job.runtime.state.intents
+    key, payload = encoded(Intent(names=["b"]))
+    given = GiveCommit(operator_id="source", checkpoint_id=1, payload_type=key, payload=payload)
+    done = act(config_of(job), job.runtime.state, given, 0)
+
+    asked = [one.sequence for one in done.effects if isinstance(one, Settle)]
+    assert asked == [done.records[-1].sequence]
+    assert sorted(done.state.intents) == [first, *asked]
 
 
 @pytest.mark.clause("F10")
@@ -708,12 +737,7 @@ def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_n
 # --- what the kernel decides by, and what it builds ------------------------------------------------
 @pytest.mark.clause("K7")
 def test_every_limit_of_a_reign_is_recorded_and_read_again() -> None:
-    config = KernelConfig(
-        projection=projection_of(chain_of(NotingProvider())),
-        operators=("source",),
-        is_batch=False,
-        keeps_finished_splits=False,
-    )
+    config = config_of(HandDrivenJob(chain_of(NotingProvider())))
     numbers: dict[str, Any] = {
         one.name: type(one.default)(3 + index)
         for index, one in enumerate(fields(KernelConfig))
