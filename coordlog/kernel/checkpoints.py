@@ -354,17 +354,17 @@ def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
         return
     timeouts = step.state.timeouts_in_a_row
     for subtask, attempt_number in late:
-        is_live = step.state.attempt(subtask, attempt_number) is not None
-        if is_live and step.state.phase is Phase.RUNNING:
-            attempts.fail_attempt(
-                step,
-                AttemptLost(
-                    subtask=subtask,
-                    attempt_number=attempt_number,
-                    reason=f"{timeouts} checkpoints in a row timed out; the last, "
-                    f"{given.checkpoint_id}, was missing {lacking}",
-                ),
-            )
+        if step.state.phase is not Phase.RUNNING:
+            return  # the one before was one failure too many
+        attempts.fail_attempt(
+            step,
+            AttemptLost(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                reason=f"{timeouts} checkpoints in a row timed out; the last, "
+                f"{given.checkpoint_id}, was missing {lacking}",
+            ),
+        )
 
 
 def checkpoint_released(step: StepBuilder, given: CheckpointReleased) -> None:
@@ -394,7 +394,7 @@ def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
 
 def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool) -> None:
     for subtask in sorted_values(step.state.subtasks):
-        if subtask.attempt is not None and subtask.attempt.restored_checkpoint < checkpoint_id:
+        if subtask.attempt is not None:
             step.effects.append(
                 TellAttempt(
                     subtask=subtask.subtask,

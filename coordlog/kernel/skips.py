@@ -54,15 +54,12 @@ def skip_requested(step: StepBuilder, given: RequestArrived) -> None:
     """`REQUEST`, the fact, what becomes of who has the split, and `RESPONSE`, in one turn."""
     asked = step.config.projection.types.decode(given.payload_type, given.payload)
     request = step.add(Kind.REQUEST, payload_type=given.payload_type, payload=given.payload)
-    was_before = False
-    why_not: str | None = None
     if isinstance(asked, SkipSplit):
         why_not = why_not_skippable(step.state, asked.split_id)
-        if why_not is None:
-            was_before = _skip_split(step, asked)
+        was_before = why_not is None and _skip_split(step, asked)
     else:
         assert isinstance(asked, SkipEvent), "REQUESTS has two types"
-        was_before = _skip_event(step, asked)
+        why_not, was_before = None, _skip_event(step, asked)
     outcome = RequestOutcome.ANSWERED if why_not is None else RequestOutcome.REFUSED
     response = step.add(
         Kind.RESPONSE,
