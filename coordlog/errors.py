@@ -33,6 +33,7 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── CoordinatorRestartingError  the coordinator is about to be made anew: ask again
     │   └── RequestUnansweredError   its job, its driver or its time is over
     ├── SourceError                an input that cannot be read
+    │   └── SourceUnavailableError   it, or what is before it, does not let itself be read now
     ├── SinkError                  a destination that cannot be written, or is not ours
     │   └── OutOfSpaceError          no space is left there
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
@@ -76,6 +77,7 @@ __all__ = [
     "SinkError",
     "SkipError",
     "SourceError",
+    "SourceUnavailableError",
     "TooLargeError",
     "TopicError",
     "UnresolvedError",
@@ -444,6 +446,12 @@ class SourceError(CoordlogError):
         return f"{self.where}: {self.problem}; {self.next_step}"
 
 
+class SourceUnavailableError(SourceError):
+    """A file system, or the network before it, refuses or does not answer: it may do so later."""
+
+    retriable: ClassVar[bool] = True
+
+
 class SinkError(CoordlogError):
     """A destination cannot be written, or is not this job's."""
 
@@ -460,17 +468,27 @@ class OutOfSpaceError(SinkError):
 
 
 class JobFailedError(CoordlogError):
-    """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines."""
+    """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines.
 
-    def __init__(self, job_id: str, reasons: tuple[str, ...]) -> None:
-        super().__init__(job_id, reasons)
+    Attributes:
+        where: Which attempt failed last, and the split that it read; empty where it was none.
+        final: Why no restart was tried, "out of space" for one; empty where the restart policy was used up.
+    """
+
+    def __init__(
+        self, job_id: str, reasons: tuple[str, ...], where: str = "", final: str = ""
+    ) -> None:
+        super().__init__(job_id, reasons, where, final)
         self.job_id, self.reasons = job_id, reasons
+        self.where, self.final = where, final
 
     def __str__(self) -> str:
         chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
+        where = f" in {self.where}" if self.where else ""
+        final = f" (not tried again: {self.final})" if self.final else ""
         return (
-            f"job {self.job_id} failed: {chain}. Nothing committed is lost: mend the cause and run "
-            "the same command again, it goes on from the last checkpoint"
+            f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: mend the cause "
+            "and run the same command again, it goes on from the last checkpoint"
         )
 
 

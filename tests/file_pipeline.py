@@ -59,6 +59,11 @@ class Pipeline:
         """Instead of the one in memory."""
         self.restored: list[Restored] = []
 
+    def skip_unreadable(self) -> None:
+        """Go on without files that cannot be read. Before the first driver."""
+        self.source = FileSource(self.folder, batch_rows=10, on_error="skip")
+        self.chain = Chain(source=self.source.spec(), operators=self.chain.operators)
+
     def add_files(self, numbers: range) -> None:
         """Write some more files into the source, each with rows of its own."""
         for number in numbers:

@@ -196,9 +196,19 @@ class FakeAttempt:
             Complete(last_barrier=self.last_barrier, snapshot=_snapshot(states, committables))
         )
 
-    def fail(self, reason: str = "scripted", *, split_id: str | None = None) -> None:
-        """Say that a call of the chain raised."""
-        self._say(Fail(operator_id="source", callback="poll", reason=reason, split_id=split_id))
+    def fail(
+        self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
+    ) -> None:
+        """Say that a call of the chain raised; with `final` for good, as where space has run out."""
+        self._say(
+            Fail(
+                operator_id="source",
+                callback="poll",
+                reason=reason,
+                split_id=split_id,
+                final=final,
+            )
+        )
 
     def lose(self, reason: str = "connection lost") -> None:
         """The connection breaks."""
