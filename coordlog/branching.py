@@ -10,7 +10,7 @@ from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job import destinations_in
-from coordlog.projections.retained import why_not_retained
+from coordlog.projections.retention import why_not_retained
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 
 __all__ = ["branched", "check_branch", "refuse_earlier_output"]

@@ -23,7 +23,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
-from . import skips
+from . import keeps, skips
 from .evolving import evolve
 from .lifecycles import JOB
 from .opening import is_opened_again, opened_again, with_opening
@@ -121,6 +121,7 @@ class JobProjection:
             record.kind not in _TYPED
             and record.operator_id not in self._operators
             and not _is_skip(record)
+            and not _is_keep(record)
         ):
             return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
@@ -132,6 +133,8 @@ class JobProjection:
             return self._reset(state, record)
         if value is not None and _is_skip(record):
             return skips.fold_skip(state, record, value)
+        if value is not None and _is_keep(record):
+            return keeps.fold_keep(state, value)
         plain = _PLAIN.get(record.kind)
         if plain is not None:
             return plain(state, record)
@@ -189,6 +192,10 @@ class JobProjection:
 
 def _is_skip(record: Record) -> bool:
     return record.kind is Kind.FACT and record.payload_type in skips.FACTS
+
+
+def _is_keep(record: Record) -> bool:
+    return record.kind is Kind.FACT and record.payload_type in keeps.FACTS
 
 
 def _epoch_started(state: JobState, record: Record) -> JobState:
