@@ -23,7 +23,7 @@ from coordlog.schemas.builtin import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["append_fact", "begin_reign", "read_job"]
+__all__ = ["append_fact", "begin_reign", "read_job", "read_records"]
 
 _TYPES = PayloadTypes(BUILTIN_PAYLOADS)
 
@@ -39,12 +39,18 @@ def read_job(log: Log, job_id: str, check: Check) -> Rebuild:
         RecordError: A record that counts cannot be read.
         RestoreError: The log is a copy.
     """
-    made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
-    made.catch_up(log, log.high_watermark())
+    made = read_records(log)
     if made.state.epoch == -1:
         raise CommandError(job_id, "its log has no record that counts", "run the job first")
     check_identity(job_id, made.state, log.identity)
     check(made.state)
+    return made
+
+
+def read_records(log: Log) -> Rebuild:
+    """The same, whatever it says. Raises RecordError where a record that counts cannot be read."""
+    made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
+    made.catch_up(log, log.high_watermark())
     return made
 
 

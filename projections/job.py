@@ -212,6 +212,8 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     operators = json.loads(says["operators"])
     coordinated = tuple(one["id"] for one in operators if one["coordinated"])
     former = {*state.operators, *state.former_operators}.difference(coordinated)
+    if state.epoch >= 0 and record.job_id != state.job_id:
+        state = _begun_from_another(state)
     return evolve(
         state,
         job_id=record.job_id,
@@ -230,6 +232,20 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         failures_us=() if failed_before else state.failures_us,
         reasons=() if failed_before else state.reasons,
         intents=_tried_afresh(state.intents) if failed_before else state.intents,
+    )
+
+
+def _begun_from_another(state: JobState) -> JobState:
+    """What is the other job's alone: what it has to commit, what it keeps, and its failures."""
+    return evolve(
+        state,
+        granted=Map(),
+        intents=Map(),
+        last_intents=Map(),
+        kept=Map(),
+        failures_us=(),
+        reasons=(),
+        poison=Map(),
     )
 
 
