@@ -9,7 +9,9 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
     │   ├── ClosedError              a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
-    │   ├── SkipError                a split or an event that cannot be skipped
+    │   ├── CommandError             a command that this job cannot be given
+    │   │   ├── KeepError              a checkpoint that cannot be kept, or let go
+    │   │   └── SkipError              a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
@@ -51,6 +53,7 @@ __all__ = [
     "AttemptError",
     "AttemptNotRunningError",
     "ClosedError",
+    "CommandError",
     "CoordinatorRestartingError",
     "CoordlogError",
     "DriverAliveError",
@@ -59,6 +62,7 @@ __all__ = [
     "FencedError",
     "GatewayFullError",
     "JobFailedError",
+    "KeepError",
     "LogError",
     "LogUnavailableError",
     "NoSuchOperatorError",
@@ -100,8 +104,8 @@ class UsageError(CoordlogError):
     """The interface was used in a way that it does not allow; the message says which."""
 
 
-class SkipError(UsageError):
-    """A split or an event that cannot be skipped; nothing was appended."""
+class CommandError(UsageError):
+    """A command that a job, as it stands, cannot be given; nothing was appended."""
 
     def __init__(self, job_id: str, problem: str, next_step: str) -> None:
         super().__init__(job_id, problem, next_step)
@@ -109,6 +113,14 @@ class SkipError(UsageError):
 
     def __str__(self) -> str:
         return f"job {self.job_id}: {self.problem}; {self.next_step}"
+
+
+class SkipError(CommandError):
+    """A split or an event that cannot be skipped."""
+
+
+class KeepError(CommandError):
+    """A checkpoint that cannot be kept, or let go."""
 
 
 class OptionError(UsageError):

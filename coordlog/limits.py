@@ -143,6 +143,9 @@ CHECKPOINT_ABORTS_IN_A_ROW_MAX: Final = 3
 RETAINED_CHECKPOINTS: Final = 3
 """Completed checkpoints whose states are kept for a restore."""
 
+KEPT_CHECKPOINTS_MAX: Final = 20
+"""Checkpoints that are kept by name: each snapshot of the job's state holds them all."""
+
 # --- failures --------------------------------------------------------------------------------------------------------
 RESTARTS_MAX: Final = 10
 """Local and global failovers together within `RESTART_WINDOW_S`; the next one fails the job."""

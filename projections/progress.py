@@ -225,6 +225,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
 
 def _epoch_started(state: Progress, record: Record) -> Progress:
     says = record.attributes
+    if state.epoch >= 0 and record.job_id != state.job_id:
+        state = _begun_from_another(state)
     return evolve(
         _all_lost(state),
         job_id=record.job_id,
@@ -234,6 +236,27 @@ def _epoch_started(state: Progress, record: Record) -> Progress:
         listing_tries=0,
         parallelism=int(says.get("parallelism", "0")),
         started_us=record.timestamp_us if state.started_us is None else state.started_us,
+    )
+
+
+def _begun_from_another(state: Progress) -> Progress:
+    """What has been read up to the checkpoint counts; what the other job has done beside that does not."""
+    return evolve(
+        _all_lost(state),
+        started_us=None,
+        attempts_started=0,
+        attempts_lost=0,
+        splits_thrown_away=0,
+        checkpoints_completed=0,
+        checkpoints_aborted=0,
+        rows_published=0,
+        files_published=0,
+        bytes_published=0,
+        failures=0,
+        last_failure=None,
+        openings=1,
+        rows_before=0,
+        files_before=0,
     )
 
 

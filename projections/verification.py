@@ -79,6 +79,7 @@ def verify(
     """
     made, projection = Verified(), plain_projection()
     state = projection.initial()
+    elsewhere: list[tuple[int, str]] = []
     for one in audit_records(stored):
         if on_progress is not None:
             on_progress(one.offset)
@@ -104,8 +105,13 @@ def verify(
             made.found(one.offset, str(error.problem))
             made.is_whole = False
             break
-        for what in _state_faults(made, state, record, identity):
+        for what in _state_faults(made, state, record):
             made.found(one.offset, what)
+        if "begun_from" in record.attributes:
+            elsewhere.clear()  # what stands before was copied from another job's log
+        elsewhere += [(one.offset, what) for what in _identity_faults(record, identity)]
+    for offset, what in elsewhere:
+        made.found(offset, what)
     return made
 
 
@@ -152,14 +158,15 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             )
 
 
-def _state_faults(
-    made: Verified, state: JobState, record: Record, identity: tuple[str, str]
-) -> Iterator[str]:
+def _identity_faults(record: Record, identity: tuple[str, str]) -> Iterator[str]:
     if record.kind is Kind.EPOCH_STARTED:
         for name, here in zip(("cluster_id", "topic_id"), identity, strict=True):
             there = record.attributes.get(name, "")
             if here and there and here != there:
                 yield f"it was written to the log of {name} {there}, and this one has {here}"
+
+
+def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[str]:
     if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
         made.checkpoint_count += 1
         completed = state.completed.get(record.checkpoint_id)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import click
 
@@ -17,6 +17,7 @@ from coordlog.log.port import Log
 
 __all__ = [
     "SERVERS_VARIABLE",
+    "CreatingLogs",
     "FileLogs",
     "KafkaLogs",
     "Logs",
@@ -52,6 +53,15 @@ class Logs(Protocol):
         ...
 
 
+@runtime_checkable
+class CreatingLogs(Logs, Protocol):
+    """A place where a new log can be made."""
+
+    def create(self, job_id: str) -> Log:
+        """A job's log, made where there is none; the caller closes it."""
+        ...
+
+
 class KafkaLogs:
     """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
 
@@ -82,6 +92,12 @@ class KafkaLogs:
         if job_id not in there:
             raise no_such_job(job_id, self._servers, there)
         log.open()
+        return log
+
+    def create(self, job_id: str) -> Log:
+        """As in `CreatingLogs`; with the settings that lose nothing."""
+        log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
+        log.create()
         return log
 
     def delete(self, job_id: str) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import click
 
-from coordlog.errors import RequestRefusedError, SkipError
+from coordlog.errors import SkipError
 from coordlog.log.port import Log
+from coordlog.own_reign import append_fact, read_job
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.skips import digest_of, event_key
 from coordlog.projections.split_audit import SplitPlace
-from coordlog.projections.state import JobState
+from coordlog.projections.state import JobState, Phase
 from coordlog.restore import Rebuild
 from coordlog.schemas.builtin import (
     EventSkipped,
@@ -23,11 +24,8 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
-from coordlog.skipping import append_skip, read_job
-from coordlog.spark_integration.client_requests import request_coordinator
-from coordlog.spark_integration.endpoint import probe_driver
-from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
 
+from .driver_asked import ask_driver, is_driver_alive
 from .logs import Logs, with_logs
 
 __all__ = ["skip"]
@@ -89,15 +87,24 @@ def skip(
         wanted = (
             _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
         )
-        made = read_job(log, job)
+        made = read_job(log, job, _check_goes_on)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif _lives(job, made.state, is_take_over=is_take_over):
+        elif is_driver_alive(job, made.state, is_take_over=is_take_over, refusal=SkipError):
             _ask(job, made.state, wanted, why)
         else:
             _append(log, job, made, wanted, why)
     finally:
         log.close()
+
+
+def _check_goes_on(state: JobState) -> None:
+    if state.phase in (Phase.FINISHED, Phase.ENDING):
+        raise SkipError(
+            state.job_id,
+            f"it is {state.phase.value}",
+            "nothing of it is read or handled any more",
+        )
 
 
 def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
@@ -171,27 +178,6 @@ def _is_skipped(state: JobState, wanted: _Wanted) -> bool:
     return key in state.skipped_events
 
 
-def _lives(job: str, state: JobState, *, is_take_over: bool) -> bool:
-    """Whether a driver of the job answers, and proves itself.
-
-    Raises:
-        SkipError: Nobody here can tell: there is no token to ask with.
-    """
-    endpoint, token = state.launch.get("endpoint"), find_token(job)
-    if not endpoint or is_take_over:
-        return False
-    if token is not None:
-        return probe_driver(endpoint, job_id=job, driver_id=state.driver_id, token=token)
-    if state.is_over:
-        return False
-    raise SkipError(
-        job,
-        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
-        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
-        "--take-over",
-    )
-
-
 def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
     fact = wanted.fact
     request: SkipSplit | SkipEvent
@@ -201,16 +187,14 @@ def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
         request = SkipEvent(
             operator_id=wanted.operator_id, subtask=wanted.subtask or 0, skipped=fact, why=why
         )
-    try:
-        answer = request_coordinator(
-            "",
-            request,
-            job_id=job,
-            endpoint=state.launch["endpoint"],
-            response_types=(SkipRecorded,),
-        )
-    except RequestRefusedError as error:
-        raise SkipError(job, error.reason, "see what it is with `coordlog splits`") from error
+    answer = ask_driver(
+        job,
+        state,
+        request,
+        SkipRecorded,
+        refusal=SkipError,
+        next_step="see what it is with `coordlog splits`",
+    )
     click.echo(
         f"skipped {wanted.shown} of job {job}, by its driver, at sequence {answer.sequence}",
         err=True,
@@ -218,8 +202,15 @@ def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
 
 
 def _append(log: Log, job: str, made: Rebuild, wanted: _Wanted, why: str) -> None:
-    sequence = append_skip(
-        log, made, wanted.fact, operator_id=wanted.operator_id, subtask=wanted.subtask, why=why
+    sequence = append_fact(
+        log,
+        made,
+        wanted.fact,
+        command="skip",
+        check=_check_goes_on,
+        operator_id=wanted.operator_id,
+        subtask=wanted.subtask,
+        why=why,
     )
     click.echo(
         f"skipped {wanted.shown} of job {job}, at sequence {sequence}; run the job again to go on",

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from coordlog.limits import RECORD_BYTES_MAX
-from coordlog.projections.checkpoint_records import channel_state, late_attempts, missing
+from coordlog.projections.checkpoint_records import (
+    channel_state,
+    kept_numbers,
+    late_attempts,
+    missing,
+)
 from coordlog.projections.lifecycles import HANDLED_IN
 from coordlog.projections.state import (
     GatewayState,
@@ -225,7 +230,9 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    retained = [*sorted(step.state.completed), checkpoint_id][-step.config.retained_checkpoints :]
+    kept = kept_numbers(step.state)
+    others = [one for one in sorted(step.state.completed) if one not in kept]
+    retained = [*others, checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     attributes = {}
     key, encoded = attempts.encoded(_metadata(step, pending, retained[0]))

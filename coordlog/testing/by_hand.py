@@ -372,6 +372,8 @@ class HandDrivenJob:
                 "parallelism": str(self._driver.parallelism),
                 "mode": "batch" if self._driver.is_batch else "streaming",
                 "operators": describe_operators(self.chain),
+                "cluster_id": self.log.identity.cluster_id,
+                "topic_id": self.log.identity.topic_id,
                 **limits_of(config),
             },
         )
