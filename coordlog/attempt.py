@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from coordlog.chain import Chain
-from coordlog.errors import ClosedError, FencedAttemptError, TooLargeError, UsageError
-from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX
+from coordlog.errors import ClosedError, FencedAttemptError, UsageError
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
     Accepted,
     AckCheckpoint,
@@ -35,6 +35,7 @@ from coordlog.messages import (
     UpMessage,
 )
 from coordlog.open_chain import OpenChain, Place
+from coordlog.payloads import NO_STORE, AttemptPayloads, PayloadOptions
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.subtask import OperatorContext, PollStatus, SkippedSplit
 
@@ -144,6 +145,7 @@ class AttemptRunner:
             driver is slow.
         is_over: The reason for which the attempt must assume that it has ended (its connection or
             its lease is gone), or None. Asked before each batch, so that it must be cheap.
+        payloads: Where the job keeps large payloads.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class AttemptRunner:
         subtask: int,
         outbox: Callable[[UpMessage], None],
         is_over: Callable[[], str | None],
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
         self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
         self.last_barrier = accepted.restored_checkpoint
@@ -163,6 +166,8 @@ class AttemptRunner:
         """`Complete` has been said."""
         self.is_released = False
         """The driver has answered that the task may end well."""
+        self._payloads = AttemptPayloads(payloads, accepted.epoch, accepted.driver_id)
+        chain = chain.opening(self._payloads.open)
         self._types = chain.payload_types
         self._outbox, self._is_over = outbox, is_over
         self._event_count = 0
@@ -172,7 +177,7 @@ class AttemptRunner:
         for one in accepted.states:
             if one.state is not None:
                 states.setdefault(one.operator_id, []).append(one.state)
-        self._chain = OpenChain(chain, states, self, accepted.skipped_splits)
+        self._chain = OpenChain(chain, states, self, accepted.skipped_splits, self._payloads)
 
     def run(self, inbox: Inbox) -> None:
         """Run the attempt to its end: well once its completion, or the job's, is in the log.
@@ -298,8 +303,7 @@ class AttemptRunner:
             raise ClosedError(f"attempt {self.accepted.attempt_number} of subtask {self.subtask}")
         declared = self._types.of(event)
         encoded = declared.encode(event)
-        if len(encoded) > PAYLOAD_BYTES_MAX:
-            raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+        sealed = self._payloads.seal(f"a {declared.key}", declared.key, encoded)
         event_id, self._event_count = self._event_count, self._event_count + 1
         self._outbox(
             SendEvent(
@@ -307,7 +311,7 @@ class AttemptRunner:
                 event_id=event_id,
                 last_barrier=self.last_barrier,
                 payload_type=declared.key,
-                payload=encoded,
+                payload=sealed,
             )
         )
 

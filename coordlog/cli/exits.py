@@ -12,6 +12,7 @@ from coordlog.errors import (
     JobFailedError,
     LogUnavailableError,
     OutOfSpaceError,
+    PayloadStoreUnreachableError,
     RestoreError,
     UsageError,
 )
@@ -53,7 +54,7 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
-        case LogUnavailableError() | BrokerError():
+        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
             return Exit.UNREACHABLE
         case UsageError():
             return Exit.USAGE
