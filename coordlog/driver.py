@@ -26,7 +26,7 @@ from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
-from coordlog.payloads import NO_STORE, STORE_ATTRIBUTE, DriverPayloads, PayloadOptions
+from coordlog.payloads import NO_STORE, DriverPayloads, PayloadOptions
 from coordlog.payloads_fit import check_payloads
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState, Phase, SkippedSplit, sorted_values
@@ -44,6 +44,7 @@ from coordlog.restore import (
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
 

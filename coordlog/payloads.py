@@ -30,7 +30,6 @@ from coordlog.schemas.stored import PayloadAddress, address_in, inline, owner_of
 
 __all__ = [
     "NO_STORE",
-    "STORE_ATTRIBUTE",
     "AttemptPayloads",
     "DriverPayloads",
     "HeldPayload",
@@ -78,9 +77,6 @@ class PayloadOptions:
                 raise TooLargeError(what, size_bytes, inline_max, _NAME_A_STORE)
             raise TooLargeError(what, size_bytes, inline_max)
 
-
-STORE_ATTRIBUTE: Final = "payload_store"
-"""The attribute of `EPOCH_STARTED` that names the store."""
 
 NO_STORE: Final = PayloadOptions()
 """Of a job without a payload store."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from coordlog.errors import PayloadLostError, RestoreError
-from coordlog.payloads import STORE_ATTRIBUTE, PayloadOptions
+from coordlog.payloads import PayloadOptions
 from coordlog.projections.payload_needs import NeededPayload, needed_payloads
 from coordlog.projections.state import JobState
+from coordlog.schemas.stored import STORE_ATTRIBUTE
 
 __all__ = ["check_payloads"]
 

@@ -19,15 +19,20 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "STORE_ATTRIBUTE",
     "PayloadAddress",
     "address_in",
     "addresses_among",
     "content_digest_input",
+    "content_length",
     "inline",
     "is_path",
     "owner_of",
     "plain",
 ]
+
+STORE_ATTRIBUTE: Final = "payload_store"
+"""The attribute of `EPOCH_STARTED` that names the store."""
 
 _MARK: Final = b"coordlog-payload:"
 _INLINE: Final = _MARK + b"0:"
@@ -105,6 +110,15 @@ def address_in(data: bytes | None) -> PayloadAddress | None:
 def plain(data: bytes) -> bytes:
     """The payload that a record itself holds, without its mark; an address is left as it is."""
     return data.removeprefix(_INLINE)
+
+
+def content_length(data: bytes | None) -> int:
+    """How long the payload is that stands here, wherever it is kept; 0 for none."""
+    try:
+        address = address_in(data)
+    except ValueError:
+        return len(data or b"")
+    return len(plain(data or b"")) if address is None else address.length
 
 
 def addresses_among(data: bytes) -> Iterator[PayloadAddress]:
