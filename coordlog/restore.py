@@ -241,7 +241,8 @@ def rebuild(
     if not is_whole:
         codec = SnapshotCodec(projection, operators)
         if not codec.without_codec:
-            made.begin_at(find_snapshot(log, codec, start, end))
+            opened = chain.payload_types.open_payload
+            made.begin_at(find_snapshot(log, codec, start, end, opened))
     if start > made.end_offset:
         raise RestoreError(
             log.identity.name,

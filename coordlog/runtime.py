@@ -6,6 +6,7 @@ simulation runs this very code on simulated time.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import traceback
 from collections import deque
@@ -80,6 +81,7 @@ from coordlog.schemas.record import Record, record_key
 
 from .arrivals import input_of, lost_connection, registration_of
 from .losses import Losses
+from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
 from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker
 from .timers import Clock, Timers
@@ -120,6 +122,8 @@ class Turn:
     call_count: int = 0
     connection_id: int | None = None
     """Whose message it answers: it may be read on once this turn is released."""
+    payloads: Sequence[HeldPayload] = ()
+    """What its records may address: stored before they are appended."""
 
 
 def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
@@ -154,11 +158,17 @@ class Runtime:
         checkpoint_offset: int | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
+        payloads: DriverPayloads | None = None,
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
+        self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
-            chain.coordinators, chain.payload_types, self, held_events_max=config.held_events_max
+            chain.coordinators,
+            chain.payload_types,
+            self,
+            held_events_max=config.held_events_max,
+            payloads=self.payloads,
         )
         self._timers = Timers(clock)
         self._releasing = Releasing(
@@ -178,6 +188,7 @@ class Runtime:
             options.snapshot_every,
             newest_snapshot,
             checkpoint_offset,
+            self.payloads,
         )
         self._turn: Turn | None = None
         self._calls: deque[Call] = deque()
@@ -451,6 +462,7 @@ class Runtime:
         ]
         newest = self._snapshots.offset
         turn.unstored = [to_unstored(record, snapshot_offset=newest) for record in turn.records]
+        turn.payloads = self.payloads.take() if turn.records else ()
         turn.watched = [n for n, one in enumerate(turn.records) if SnapshotTaker.is_watched(one)]
         for _ in turn.watched:
             self._snapshots.closed()
@@ -467,8 +479,8 @@ class Runtime:
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether so many turns wait that nothing but acknowledgements should be taken."""
-        return len(self._waiting) >= UNRELEASED_TURNS_MAX
+        """Whether so many turns wait, or so much for the payload store, that only acknowledgements should be taken."""
+        return len(self._waiting) >= UNRELEASED_TURNS_MAX or self.payloads.is_full
 
     def take_group(self) -> list[UnstoredRecord]:
         """The records of the next append: whole turns, in order. Empty while one is in flight, or nothing waits."""
@@ -478,6 +490,7 @@ class Runtime:
         size = 0
         for turn in self._waiting:
             turn_bytes = sum(one.size_bytes for one in turn.unstored)
+            turn_bytes += sum(one.address.length for one in turn.payloads)
             is_full = (
                 len(group) + len(turn.unstored) > GROUP_RECORDS_MAX
                 or size + turn_bytes > GROUP_BYTES_MAX
@@ -491,6 +504,11 @@ class Runtime:
             self._in_flight = 0
         self._in_flight_since_s = self._clock.monotonic_s()
         return group
+
+    def group_payloads(self) -> list[HeldPayload]:
+        """What is to be stored before the group in flight is appended."""
+        turns = itertools.islice(self._waiting, self._in_flight)
+        return [one for turn in turns for one in turn.payloads]
 
     def acknowledged(self, offsets: Sequence[int]) -> None:
         """The group in flight counts, at these offsets: release its effects, in log order."""
@@ -526,6 +544,8 @@ class Runtime:
                 effect()
             else:
                 self._do(effect, turn.after)
+        if turn.payloads:
+            self.payloads.release(turn.payloads)
         if turn.connection_id is not None:
             self._connections.released(turn.connection_id, 1)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from immutables import Map
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
@@ -187,7 +187,7 @@ class Redaction:
                 if key not in self._schemas:
                     self._learn(key, schema_json)
             return redacted_snapshot(record, self.state(state))
-        except SnapshotUnusableError:
+        except (SnapshotUnusableError, PayloadLostError):
             return _zeros(record.payload)
 
     def state(self, state: JobState) -> JobState:
@@ -212,7 +212,8 @@ class Redaction:
             made = {one: self._fields(one, getattr(value, one)) for one in names}
             return dataclasses.replace(value, **self._with_payload(value, made))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            named = {one: self._fields(one, getattr(value, one)) for one in value._fields}
+            names = list(getattr(value, "_fields"))  # noqa: B009, the stubs of tuple have it not
+            named = {one: self._fields(one, getattr(value, one)) for one in names}
             return type(value)(**self._with_payload(value, named))
         if isinstance(value, tuple):
             return tuple(self._fields(name, one) for one in value)

@@ -11,6 +11,7 @@ from coordlog.driver import DriverOptions
 from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.mailbox import Mailbox
 from coordlog.outside import Connections, Stage
+from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
 from .endpoint import Endpoint, probe_driver
@@ -40,8 +41,10 @@ class SparkSurroundings:
         job_id: str,
         parallelism: int,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
         check_slots(spark, parallelism)
+        self._payloads = payloads
         self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
@@ -78,6 +81,7 @@ class SparkSurroundings:
             token=token,
             events=mailbox,
             call_timeout_s=self._call_timeout_s,
+            payloads=self._payloads,
         )
         return address
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from coordlog.errors import CoordlogError
+from coordlog.log.payload_store import KeptPayload, PayloadStore
+from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.schemas.header import Header
 
 from .console import iso
 from .logs import Logs, no_such_job, with_logs
+from .payload_store import StoreFinder, payload_store_option
+from .reading import opened
 
 __all__ = ["delete", "jobs"]
 
@@ -26,9 +33,10 @@ def jobs(logs: Logs) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@payload_store_option
 @with_logs
-def delete(logs: Logs, *, job: str, yes: bool) -> None:
-    """Delete the log of JOB, with all its history; files that it has committed stay.
+def delete(logs: Logs, *, job: str, yes: bool, payload_store: str | None) -> None:
+    """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
 
     A job that is started under that name later begins from nothing: it does not know what the old
     one has committed.
@@ -38,8 +46,31 @@ def delete(logs: Logs, *, job: str, yes: bool) -> None:
         raise no_such_job(job, logs.where, there)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
+    finder = StoreFinder(job, payload_store)
+    store, kept, why_not = _payloads_of(logs, job, finder)
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
+    if store is not None and kept:
+        store.remove(kept)
+        click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
+    if why_not:
+        click.echo(f"its large payloads, if there are any, stay: {why_not}", err=True)
+
+
+def _payloads_of(
+    logs: Logs, job: str, finder: StoreFinder
+) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
+    """What the reigns of this very log have kept, which is what goes with it; or why that cannot be told."""
+    try:
+        with opened(logs, job) as log:
+            store = finder.store_of(log)
+            if store is None:
+                return None, (), ""
+            use = payload_use(log, store)
+    except CoordlogError as error:
+        return None, (), str(error)
+    ours = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
+    return store, [one.kept for one in use.files if one.use in ours], ""
 
 
 def _described(logs: Logs, job: str) -> str:
