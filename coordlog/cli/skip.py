@@ -177,7 +177,8 @@ def _lives(job: str, state: JobState, *, is_take_over: bool) -> bool:
     Raises:
         SkipError: Nobody here can tell: there is no token to ask with.
     """
-    endpoint, token = state.launch.get("endpoint"), find_token(job)
+    endpoint = state.launch.get("endpoint")
+    token = find_token(job, endpoint=endpoint)
     if not endpoint or is_take_over:
         return False
     if token is not None:
