@@ -11,7 +11,7 @@ TYPED := coordlog tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 ARGS ?=
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
-        check coverage exhaustive fencing bench bench-ingest bench-memory mutants simulate clean
+        check chaos coverage exhaustive fencing bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-memory: setup ## the memory of a job that reads 100,000 small files; half 
 
 mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; half an hour
 	@scripts/mutants.sh $(ARGS)
+
+chaos: setup ## jobs on real brokers that are killed, cut off, filled up; ARGS="--minutes 30"; half an hour
+	@cd tests && ../$(PY) -m chaos.rounds $(ARGS)
 
 fencing: setup ## two drivers on a real broker, one stands still at a step, the other takes over; ARGS="--rounds 200"
 	@cd tests && ../$(PY) -m chaos.fencing $(ARGS)

@@ -126,6 +126,11 @@ class DriverProcess:
         if self._process.is_alive():
             os.kill(self.pid, number)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process.exitcode is not None
+
     def end(self) -> None:
         """See that it is gone."""
         self.signal(signal.SIGKILL)

@@ -231,7 +231,8 @@ class _Round:
                 ):
                     self.faults.append(f"the first driver says what the topic does not: {told[0]}")
             return "fenced"
-        if first.status == 0 and (epoch is None or epoch in ended):
+        # It may also have taken over when the other had finished, and found nothing to do.
+        if first.status == 0 and (epoch is None or any(one <= epoch for one in ended)):
             return "finished before"
         if first.status == 3 and epoch is None:
             return "refused"
