@@ -18,7 +18,7 @@ from typing import Protocol
 from coordlog.branching import branched, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
-from coordlog.errors import DriverAliveError, JobFailedError, UsageError
+from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
 from coordlog.kernel.inputs import StopAsked
 from coordlog.limits import CLOCK_AHEAD_S, REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
@@ -42,6 +42,7 @@ from coordlog.restore import (
     rebuild,
 )
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.counting import count
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.stored import STORE_ATTRIBUTE
@@ -158,6 +159,7 @@ class JobDriver:
         self._requests = Requests(chain.payload_types)
         self._mailbox = Mailbox(requests=self._requests)
         self._runtime: Runtime | None = None
+        self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
         self._is_stopped = False
@@ -240,7 +242,7 @@ class JobDriver:
             on_answer=self._requests.answered,
             payloads=self._payloads,
         )
-        self._runtime = runtime
+        self._runtime, self._appender = runtime, appender
         self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
 
     def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
@@ -470,7 +472,26 @@ class JobDriver:
         runtime = self._runtime
         if runtime is not None and runtime.outcome is not None and runtime.outcome.is_finished:
             sinks = {one.operator_id: one.sink for one in self._chain.coordinators}
-            sweep(runtime.state, self._chain.payload_types, sinks)
+            sweep(
+                runtime.state,
+                self._chain.payload_types,
+                sinks,
+                is_in_force=self._is_in_force,
+            )
+
+    def _is_in_force(self) -> bool:
+        """Whether no other driver has begun a reign, by all that stands in the log now; the log thread is over."""
+        appender = self._appender
+        assert appender is not None, "taken over"
+        counting = appender.counting
+        try:
+            end = self._job_log.high_watermark()
+            for record in self._job_log.read(appender.end_offset, end):
+                counting, _ = count(counting, record.header)
+        except LogError as error:
+            _log.warning("job=%s nothing is swept: %s", self._options.job_id, error)
+            return False
+        return counting.epoch == appender.epoch
 
 
 def _said_of(payloads: PayloadOptions) -> dict[str, str]:

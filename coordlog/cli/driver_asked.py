@@ -27,7 +27,8 @@ def is_driver_alive(
     Raises:
         CommandError: Nobody here can tell: there is no token to ask with.
     """
-    endpoint, token = state.launch.get("endpoint"), find_token(job)
+    endpoint = state.launch.get("endpoint")
+    token = find_token(job, endpoint=endpoint)
     if not endpoint or is_take_over:
         return False
     if token is not None:
