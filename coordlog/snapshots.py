@@ -29,6 +29,7 @@ from coordlog.projections.snapshots import (
     SNAPSHOT_TYPE,
     DecodedSnapshot,
     SnapshotCodec,
+    SnapshotTooLargeError,
     SnapshotUnusableError,
     snapshot_in,
 )
@@ -140,6 +141,9 @@ class SnapshotTaker:
         self._sequence = state.next_sequence
         try:
             made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
+        except SnapshotTooLargeError as error:
+            self._put_off(state, str(error))
+            return None
         except Exception:  # noqa: BLE001, a user's codec: the job goes on without
             _log.exception("no snapshots any more: job=%s epoch=%d", state.job_id, state.epoch)
             self._every = None
@@ -150,23 +154,29 @@ class SnapshotTaker:
             made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))
         payload = SNAPSHOT_TYPE.encode(made)
         if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
-            self._wait *= 2
-            _log.warning(
-                "no snapshot: job=%s epoch=%d sequence=%d: the state has %d bytes, compressed %d, and a record "
-                "holds %d; a restore folds from offset %d; tried again after %d records",
-                state.job_id,
-                state.epoch,
-                state.next_sequence,
-                made.state_bytes,
-                len(payload),
-                RECORD_BYTES_MAX,
-                max(0, self.offset),
-                self._wait,
+            self._put_off(
+                state,
+                f"the state has {made.state_bytes} bytes, compressed {len(payload)}, and a record holds "
+                f"{RECORD_BYTES_MAX}",
             )
             return None
         large = max(0, made.state_bytes - SNAPSHOT_CHEAP_BYTES)
         self._wait = max(self._every, large // SNAPSHOT_BYTES_PER_RECORD)
         return payload
+
+    def _put_off(self, state: JobState, why: str) -> None:
+        """Say why there is none now; the next one is tried after twice as many records."""
+        self._wait *= 2
+        _log.warning(
+            "no snapshot: job=%s epoch=%d sequence=%d: %s; a restore folds from offset %d; tried again after %d "
+            "records",
+            state.job_id,
+            state.epoch,
+            state.next_sequence,
+            why,
+            max(0, self.offset),
+            self._wait,
+        )
 
 
 # --- a reader's -------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ __all__ = [
     "STATE_VERSION",
     "DecodedSnapshot",
     "SnapshotCodec",
+    "SnapshotTooLargeError",
     "SnapshotUnusableError",
     "SnapshotVersionError",
     "redacted_snapshot",
@@ -50,6 +51,16 @@ _COMPRESSION: Final = 1
 
 class SnapshotUnusableError(ValueError):
     """A snapshot that this job does not start from; the message says why. No error of the log: it is passed over."""
+
+
+class SnapshotTooLargeError(ValueError):
+    """A state has more bytes than a reader takes."""
+
+    def __init__(self, state_bytes: int) -> None:
+        super().__init__(
+            f"the state has {state_bytes} bytes, and {SNAPSHOT_STATE_BYTES_MAX} are read"
+        )
+        self.state_bytes = state_bytes
 
 
 class SnapshotVersionError(SnapshotUnusableError):
@@ -120,14 +131,13 @@ class SnapshotCodec:
         """A snapshot of `state`.
 
         Raises:
-            ValueError: It is larger than what is read again, or a projection's codec does not give
-                back what it was given. What such a codec raises itself.
+            SnapshotTooLargeError: It is larger than what is read again.
+            ValueError: A projection's codec does not give back what it was given. What such a codec
+                raises itself.
         """
         data = self._encoded(state, checkpoint_offset)
         if len(data) > SNAPSHOT_STATE_BYTES_MAX:
-            raise ValueError(
-                f"its {len(data)} bytes are more than the {SNAPSHOT_STATE_BYTES_MAX} that are read"
-            )
+            raise SnapshotTooLargeError(len(data))
         return _snapshot_of(data)
 
     def state_hash(self, state: JobState) -> str:

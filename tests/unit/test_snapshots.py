@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -310,16 +311,28 @@ def test_a_codec_that_does_not_give_back_what_it_was_given_means_no_snapshots(
     assert len(job.runtime.state.projections["source"]) == 30, "the job goes on"
 
 
-def test_a_state_too_large_for_a_record_is_said_with_the_numbers_and_tried_again_later(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("where", "limit", "value", "told"),
+    [
+        (snapshots, "RECORD_BYTES_MAX", 2_100, "a record holds 2100"),
+        (encoding, "SNAPSHOT_STATE_BYTES_MAX", 100, "bytes, and 100 are read"),
+    ],
+)
+def test_a_state_that_is_too_large_is_said_with_the_numbers_and_tried_again_later(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    where: ModuleType,
+    limit: str,
+    value: int,
+    told: str,
 ) -> None:
-    monkeypatch.setattr(snapshots, "RECORD_BYTES_MAX", 2_100)
+    monkeypatch.setattr(where, limit, value)
     job = worked(job_of(snapshot_every=10), 60)
     said = [one.message for one in caplog.records if "no snapshot:" in one.message]
 
     assert not snapshots_in(job.log)
     assert 2 <= len(said) <= 3, "after 10, 20, 40 records"
-    assert "a record holds 2100" in said[0]
+    assert told in said[0]
     assert "a restore folds from offset 0; tried again after 20 records" in said[0]
     assert "after 40 records" in said[1]
 
