@@ -19,14 +19,19 @@ files=(
   coordlog/kernel/settling.py
   coordlog/kernel/skips.py
   coordlog/kernel/step.py
+  projections/invariants.py
+  projections/skips.py
   schemas/counting.py
 )
 # What finds most comes first: the first failure ends a run.
 kernel_tests=(
-  tests/unit/test_{events,flink_holder,restart_policy,completion,global_failover,kernel_corners,gateways,flink_races}.py
+  tests/unit/test_{due,events,flink_holder,restart_policy,completion,global_failover,kernel_corners,gateways,flink_races}.py
   tests/unit/test_{restore,checkpoints,turns,hosting,local_failover,intents,requests,clause_corners,splits,commits}.py
   tests/unit/test_{flink_resets,flink_checkpoints,flink_job,parallelism,non_restored_state,event_sourced}.py
   tests/unit/test_{missing_parts,two_drivers,skips,flink_sources,flink_sources_checkpoints}.py
+)
+invariants_tests=(
+  tests/unit/test_{invariants,moments}.py
 )
 counting_tests=(
   tests/unit/test_{counting,protocol,appender}.py
@@ -55,6 +60,7 @@ one_file() { # FILE: its changes, in a copy of the work tree of its own
   here=$work/$(tr / . <<<"${file%.py}")
   case $file in
     schemas/*) tests="${counting_tests[*]}" ;;
+    projections/invariants.py) tests="${invariants_tests[*]}" ;;
     *) tests="${kernel_tests[*]}" ;;
   esac
   rm -rf "$here"
