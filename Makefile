@@ -76,7 +76,7 @@ bench-ingest: setup ## ingestion beside Spark's own file stream, same data, same
 bench-memory: setup ## the memory of a job that reads 100,000 small files; half an hour
 	@$(PY) -m benchmarks.memory $(ARGS)
 
-mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; half an hour
+mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; an hour
 	@scripts/mutants.sh $(ARGS)
 
 chaos: setup ## jobs on real brokers that are killed, cut off, filled up; ARGS="--minutes 30"; half an hour

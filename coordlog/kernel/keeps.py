@@ -11,7 +11,7 @@ from coordlog.schemas.builtin import (
     LetGoCheckpoint,
 )
 from coordlog.schemas.payload import payload_type_of
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import NO_CHECKPOINT, Kind
 
 from .answering import answer
 from .building import StepBuilder
@@ -36,10 +36,8 @@ def keep_requested(step: StepBuilder, given: RequestArrived) -> None:
             step.add(Kind.FACT, reason="asked by a client", value=fact)
     else:
         assert isinstance(asked, LetGoCheckpoint), "REQUESTS has two types"
-        number, why_not = (
-            step.state.kept.get(asked.name, -1),
-            why_not_let_go(step.state, asked.name),
-        )
+        number = step.state.kept.get(asked.name, NO_CHECKPOINT)
+        why_not = why_not_let_go(step.state, asked.name)
         if why_not is None:
             step.add(Kind.FACT, reason="asked by a client", value=CheckpointLetGo(name=asked.name))
     recorded = KeepRecorded(kept_checkpoint=number, was_so_before=was_before)

@@ -65,7 +65,8 @@ def test_a_driver_keeps_a_checkpoint_until_it_is_let_go() -> None:
     more(job, 5)
     assert retained(job) == [1, 5, 6, 7], "three, and the one that is kept"
 
-    job.ask("", LetGoCheckpoint(name="before-upgrade"))
+    let_go = job.ask("", LetGoCheckpoint(name="before-upgrade"))
+    assert let_go.answer().response == KeepRecorded(kept_checkpoint=1, was_so_before=False)
     more(job, 1)
     assert retained(job) == [6, 7, 8]
     stored = list(job.log.read(0, job.log.high_watermark()))

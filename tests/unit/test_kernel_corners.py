@@ -638,18 +638,22 @@ def test_a_second_failure_before_the_reset_leaves_no_pause_of_its_own_behind() -
 
 
 @pytest.mark.clause("E2")
-def test_the_end_of_a_job_tells_most_of_the_last_failure_and_as_much_of_each_before() -> None:
+@pytest.mark.parametrize("before", ["a", "abc"])
+def test_the_end_of_a_job_tells_most_of_the_last_failure_and_as_much_of_each_before(
+    before: str,
+) -> None:
     job = HandDrivenJob(
-        chain_of(NotingProvider()), configure=lambda config: replace(config, restarts_max=3)
+        chain_of(NotingProvider()),
+        configure=lambda config: replace(config, restarts_max=len(before)),
     )
-    for letter in "abcd":
+    for letter in f"{before}z":
         job.register(0).lose(letter * REASON_CHARS_MAX)
 
     (failed,) = job.history(Kind.JOB_FAILED)
     said = str(failed.reason).split("; before that: ")
-    assert [set(one) for one in said] == [{"d"}, {"c"}, {"b"}, {"a"}]
-    older = REASON_CHARS_MAX // 2 // 3 - len("; before that: ")
-    assert [len(one) for one in said] == [REASON_CHARS_MAX // 2, older, older, older]
+    assert [set(one) for one in said] == [{"z"}, *({one} for one in reversed(before))]
+    older = REASON_CHARS_MAX // 2 // len(before) - len("; before that: ")
+    assert [len(one) for one in said] == [REASON_CHARS_MAX // 2, *(older for _ in before)]
 
 
 @pytest.mark.clause("C4")

@@ -10,7 +10,7 @@ import pytest
 from coordlog.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, RequestRefusedError
 from coordlog.kernel.building import KernelConfig
-from coordlog.kernel.poison import with_poison
+from coordlog.kernel.poison import with_poison, without_poison
 from coordlog.kernel.skips import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
@@ -307,6 +307,13 @@ def test_what_is_poison_stands_behind_a_quarter_of_a_reason_and_before_its_trace
         f"to go on without it: "
         f"`coordlog skip job {option} --reason '4 attempts in a row failed at it'`\ntraceback"
     )
+
+
+def test_of_a_reason_only_what_with_poison_put_there_is_taken_away() -> None:
+    at = {"split_id": "a", "poison": "3"}
+    quoting = "bad row\ncaused by: " + with_poison("other", "bad row", at) * 2
+
+    assert without_poison(with_poison("job", quoting, at)) == quoting
 
 
 def test_a_failed_job_s_last_record_has_the_command_whatever_the_tracebacks() -> None:
