@@ -128,6 +128,10 @@ def completed(**changes: Any) -> Change:  # noqa: ANN401, of fields
     return change
 
 
+def last_intents(**by_operator: int) -> Change:
+    return whole(last_intents=Map({(name, ""): n for name, n in by_operator.items()}))
+
+
 def intent_to_come(more: int) -> Change:
     def change(state: JobState) -> JobState:
         (intent,) = state.intents.values()
@@ -253,6 +257,14 @@ UNSOUND: Final[dict[str, tuple[Change, tuple[str, ...]]]] = {
         with_intent(0, checkpoint_id=2),
         ("an intent of checkpoint 2, and 1 is the last",),
     ),
+    "an intent of a checkpoint after the last of its operator": (
+        last_intents(alpha=9, source=0, zeta=9),
+        ("an intent of checkpoint 1, and 0 is the last",),
+    ),
+    "an intent of an operator that has had none": (
+        last_intents(),
+        ("an intent of checkpoint 1, and -1 is the last",),
+    ),
 }
 """Each changes the sound state; what is told of it, and nothing else."""
 
@@ -269,7 +281,7 @@ SOUND: Final[dict[str, Change]] = {
     ),
     "no checkpoint yet": whole(completed=Map(), last_checkpoint=-1),
     "an intent that is the newest record": intent_to_come(-1),
-    "an intent of an older checkpoint than the last": whole(last_intent=5),
+    "an intent of an older checkpoint than the last": last_intents(source=5),
 }
 
 
