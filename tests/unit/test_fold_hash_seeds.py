@@ -209,6 +209,9 @@ def test_void_records_in_between_change_nothing_anywhere(
 def test_the_live_state_is_the_folded_one_after_every_record(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    projection = projection_of(
+        chain_of_run(name)
+    )  # a world of its own, whose records are not noted
     live: dict[int, JobState] = {}
     place = StepBuilder._place
 
@@ -220,7 +223,6 @@ def test_the_live_state_is_the_folded_one_after_every_record(
     monkeypatch.setattr(StepBuilder, "_place", noted)
     job = RUNS[name].recorded().job
 
-    projection = projection_of(chain_of_run(name))
     state = projection.initial()
     for record in job.history():
         state = projection.apply(state, record)
