@@ -427,16 +427,26 @@ class JobDriver:
             before = runtime.state.last_checkpoint
             while time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
                 state = runtime.state
-                is_told = state.owed_complete is None and not state.intents
-                if state.last_checkpoint > before and is_told:
-                    self._stop_checkpoint = state.last_checkpoint
-                    break
+                if _is_committed(state, before):
+                    # That may be in the middle of a turn, or not in the log yet.
+                    released = self._released_state(runtime, until)
+                    if released is not None and _is_committed(released, before):
+                        self._stop_checkpoint = released.last_checkpoint
+                        break
                 is_vacant = state.live_count + state.finished_count < state.parallelism
                 if is_vacant and not runtime.is_stage_running:
                     break  # nobody is there to ack a barrier, and no stage will be started
                 if not state.pending and state.last_checkpoint == before:
                     self.trigger_checkpoint()
         self._mailbox.end()
+
+    def _released_state(self, runtime: Runtime, until: float) -> JobState | None:
+        """The state at the end of a turn that the log has; None where it takes too long."""
+        found: list[JobState] = []
+        self._mailbox.post(lambda: runtime.when_released(found.append))
+        while not found and time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
+            pass
+        return found[0] if found else None
 
     def end_at_once(self, *, by: str) -> None:
         """End the driver without a checkpoint, whatever `stop` waits for. Any thread; `wait` then returns."""
@@ -497,6 +507,12 @@ class JobDriver:
 def _said_of(payloads: PayloadOptions) -> dict[str, str]:
     """Where later readers look for large payloads unless they are told."""
     return {} if payloads.store is None else {STORE_ATTRIBUTE: payloads.store.url}
+
+
+def _is_committed(state: JobState, before: int) -> bool:
+    """Whether a checkpoint after `before` is whole, and all that it allows has been published."""
+    is_told = state.owed_complete is None and not state.intents
+    return state.last_checkpoint > before and is_told
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

@@ -543,7 +543,7 @@ class JobFailedError(CoordlogError):
     def __str__(self) -> str:
         chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
         where = f" in {self.where}" if self.where else ""
-        final = f" (not tried again: {self.final})" if self.final else ""
+        final = f" (no restart: {self.final})" if self.final else ""
         return (
             f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: mend the cause "
             "and run the same command again, it goes on from the last checkpoint"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterator
 
 from coordlog.errors import OptionError
-from coordlog.log.port import Log
+from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.moments import Moment, moment
 
 __all__ = ["state_at"]
@@ -17,6 +18,7 @@ def state_at(
     offset: int | None = None,
     checkpoint_id: int | None = None,
     time: dt.datetime | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Moment:
     """What a job's coordinator knew at one place of its log; without a place, at its end. Reads from the log's start.
 
@@ -25,6 +27,7 @@ def state_at(
         offset: After the last turn that is whole at this offset.
         checkpoint_id: After the turn in which it completed.
         time: After the last turn that was made by then; with a time zone.
+        on_progress: Told the offset of each record that is read, before it is folded.
 
     Raises:
         OptionError: More than one place, a time without a zone, or a checkpoint that has not completed.
@@ -39,8 +42,17 @@ def state_at(
         raise OptionError("time", time.isoformat(), "given with its time zone, as in 12:00:00Z")
     since = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return moment(
-        log.read(log.start_offset(), log.high_watermark()),
+        _told(log.read(log.start_offset(), log.high_watermark()), on_progress),
         offset=offset,
         checkpoint_id=checkpoint_id,
         timestamp_us=None if time is None else (time - since) // dt.timedelta(microseconds=1),
     )
+
+
+def _told(
+    stored: Iterator[StoredRecord], on_progress: Callable[[int], None] | None
+) -> Iterator[StoredRecord]:
+    for one in stored:
+        if on_progress is not None:
+            on_progress(one.offset)
+        yield one

@@ -760,8 +760,12 @@ class Runtime:
         self._is_stopping = True
         if self.outcome is None and not self.state.is_over:
             self.handle(given)
+        self.when_released(lambda _state: released())
+
+    def when_released(self, tell: Callable[[JobState], None]) -> None:
+        """Hand over the state as it is now once the log has all that led to it."""
         turn = self._turn_of_effects()
-        turn.effects.append(released)
+        turn.effects.append(lambda: tell(turn.after))
         self._waiting.append(turn)
         self._release_ready()
 

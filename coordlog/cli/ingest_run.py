@@ -273,8 +273,11 @@ class _Ingest:
 
     def _tell_of_listing(self, earlier: Progress, now: Progress) -> None:
         """A try to list that has failed, and that one has succeeded again."""
+        limit_s = self._options.listing_timeout_s
+        failing_s = (now.last_us - now.listing_failing_since_us) / 1e6
         if now.listing_tries > earlier.listing_tries:
-            self._shown.doing(not_listed_line(now, self._options.listing_timeout_s))
+            if failing_s < limit_s:  # else that was the last try, and the job's end says so
+                self._shown.doing(not_listed_line(now, limit_s))
         elif earlier.listing_tries and not now.listing_tries:
             self._shown.doing("")
             self._shown.say("the source is listed again")

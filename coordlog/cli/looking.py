@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable
 from typing import Final
 
 import click
@@ -30,12 +29,11 @@ from .console import Column, crop, iso, json_of, new_console, print_json, print_
 from .exits import Exit
 from .logs import Logs, with_history
 from .payload_store import StoreFinder, payload_store_option
-from .reading import opened
+from .reading import opened, told_of, whole
 
 __all__ = ["diff", "explain", "state", "verify"]
 
 _CHARS: Final = 120
-_PROGRESS_S: Final = 2.0
 _AT: Final = "OFFSET|checkpoint:N|TIME"
 _AT_HELP: Final = (
     "An offset; checkpoint:N, when it completed; or a time, as in 2026-01-31T12:00:00Z. "
@@ -67,7 +65,8 @@ class _At(click.ParamType[Place]):
 
 
 def _moment(log: Log, place: Place | None) -> Moment:
-    return state_at(log, **(place or {}))  # type: ignore[arg-type]  # each goes where it belongs
+    progress = told_of(log.high_watermark(), "read")
+    return state_at(log, **(place or {}), on_progress=progress)  # type: ignore[arg-type]  # each goes where it belongs
 
 
 @click.command()
@@ -263,7 +262,7 @@ def explain(
     if sum(one is not None for one in (split, event, checkpoint)) != 1:
         raise click.UsageError("give one of --split, --event and --checkpoint")
     with opened(logs, job) as log:
-        stored = log.read(log.start_offset(), log.high_watermark())
+        stored = whole(log)
         if split is not None:
             made = explain_split(stored, split)
         elif event is not None:
@@ -302,7 +301,7 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
         found = verify_log(
             log.read(log.start_offset(), end),
             identity=(identity.cluster_id, identity.topic_id),
-            on_progress=_progress(end),
+            on_progress=told_of(end, "checked"),
             open_payload=StoreFinder(job, payload_store).open,
         )
     if as_json:
@@ -323,16 +322,3 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
         click.echo("all of it holds" if not found.fault_count else f"{found.fault_count:,} faults")
     if found.fault_count:
         click.get_current_context().exit(Exit.FAILED)
-
-
-def _progress(end: int) -> Callable[[int], None]:
-    """Says how far it is, now and then, on the standard error."""
-    last = time.monotonic()
-
-    def progress(offset: int) -> None:
-        nonlocal last
-        if offset % 256 == 0 and time.monotonic() - last > _PROGRESS_S:
-            last = time.monotonic()
-            click.echo(f"checked {offset:,} of {end:,} records", err=True)
-
-    return progress

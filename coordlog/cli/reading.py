@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
 
-from coordlog.log.port import Log
+import click
+
+from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
 
 from .logs import Logs
 
-__all__ = ["audit_of", "opened", "records_of"]
+__all__ = ["audit_of", "opened", "records_of", "told_of", "whole"]
+
+_PROGRESS_S: Final = 2.0
 
 
 @contextlib.contextmanager
@@ -23,7 +29,7 @@ def records_of(logs: Logs, job_id: str) -> Generator[Iterator[AuditRecord]]:
 def audit_of(logs: Logs, job_id: str) -> Audit:
     """The tables of a job."""
     with opened(logs, job_id) as log:
-        return audit(log.read(log.start_offset(), log.high_watermark()))
+        return audit(whole(log))
 
 
 @contextlib.contextmanager
@@ -34,3 +40,30 @@ def opened(logs: Logs, job_id: str) -> Generator[Log]:
         yield log
     finally:
         log.close()
+
+
+def whole(log: Log) -> Iterator[StoredRecord]:
+    """All that stands in the log now; where that takes long, it is told how far it is."""
+    end = log.high_watermark()
+    progress = told_of(end, "read")
+    for one in log.read(log.start_offset(), end):
+        progress(one.offset)
+        yield one
+
+
+def told_of(end: int, done: str) -> Callable[[int], None]:
+    """To be called with each offset: says how far it is, every two seconds, on the standard error.
+
+    Args:
+        end: The high watermark.
+        done: What is done with the records, as in `read`.
+    """
+    last = time.monotonic()
+
+    def progress(offset: int) -> None:
+        nonlocal last
+        if offset % 256 == 0 and time.monotonic() - last > _PROGRESS_S:
+            last = time.monotonic()
+            click.echo(f"{done} {offset:,} of {end:,} records", err=True)
+
+    return progress

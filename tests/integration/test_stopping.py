@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pytest
 
 from coordlog.driver import JobDriver, JobResult, JobStatus
 from coordlog.limits import STOP_RECORD_S
+from coordlog.log.memory import _MemoryWriter
+from coordlog.log.port import UnstoredRecord
 from coordlog.schemas.builtin import StopRequested
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
@@ -90,6 +93,31 @@ def test_a_stop_is_in_the_history_with_its_signal_and_the_job_goes_on(
         assert pipeline.committed(), "what the checkpoint holds is published"
     assert pipeline.drive().status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS
+
+
+def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory an intent has its outcome before the log has it: what counts is the log."""
+    append = _MemoryWriter.append
+
+    def slowly(
+        writer: _MemoryWriter, records: Sequence[UnstoredRecord], *, timeout_s: float
+    ) -> Sequence[int]:
+        time.sleep(0.2)  # an append of a broker under load
+        return append(writer, records, timeout_s=timeout_s)
+
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
+    driver = begun(pipeline)
+    monkeypatch.setattr(_MemoryWriter, "append", slowly)
+    driver.stop(with_checkpoint=True, by="SIGTERM")
+    stopped_at = ended(driver).stop_checkpoint
+
+    follower = Follower(pipeline.log)
+    follower.catch_up()
+    of_it = [one for one in follower.records if one.checkpoint_id == stopped_at is not None]
+    kinds = [one.kind for one in of_it]
+    assert kinds.count(Kind.COMMIT_INTENT) == kinds.count(Kind.COMMIT_OUTCOME) > 0
 
 
 def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import re
 import secrets
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -98,6 +100,73 @@ def test_a_file_that_is_none_is_named_before_spark_starts(refused: Refused) -> N
 
     assert done.exit_code == 1
     assert f"{refused.folder}/in/b.csv: " in one_line(done)
+    assert refused.job_id not in list_jobs(refused.servers)
+
+
+def cut_parquet(folder: Path) -> None:
+    pq.write_table(pa.table({"id": list(range(1000))}), folder / "b.parquet")
+    whole = (folder / "b.parquet").read_bytes()
+    (folder / "b.parquet").write_bytes(whole[: len(whole) // 2])
+
+
+def half_a_line(folder: Path) -> None:
+    (folder / "b.jsonl").write_text('{"id": 1}\n{"id": 2, "na', encoding="utf-8")
+
+
+def a_field_too_many(folder: Path) -> None:
+    (folder / "b.csv").write_text("id\n3\n4,5\n", encoding="utf-8")
+
+
+def another_schema(folder: Path) -> None:
+    (folder / "b.csv").write_text("id,name\n3,x\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("file_format", "make", "says"),
+    [
+        ("parquet", cut_parquet, r"b\.parquet: .*Parquet \(\d+ bytes\)"),
+        ("jsonl", half_a_line, r"b\.jsonl: .*line 2"),
+        ("csv", a_field_too_many, r"b\.csv: row 3 .* has 2 fields where 1 are expected"),
+        ("csv", another_schema, r"b\.csv: .*has 'name' .*--schemas each"),
+    ],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+def test_a_file_that_cannot_be_read_is_named_before_spark_starts_and_leaves_no_log(
+    refused: Refused, file_format: str, make: Callable[[Path], None], says: str
+) -> None:
+    if file_format != "csv":
+        (refused.folder / "in" / "a.csv").unlink()
+    make(refused.folder / "in")
+
+    done = refused.run("--format", file_format)
+
+    assert done.exit_code == 1
+    assert re.search(says, one_line(done)), done.stderr
+    assert refused.job_id not in list_jobs(refused.servers)
+
+
+def test_a_url_with_credentials_is_wrong_usage_and_is_shown_nowhere(refused: Refused) -> None:
+    arguments = ["ingest", "s3://key:geheim@bucket/x", str(refused.folder / "out")]
+    done = CliRunner().invoke(main, [*arguments, "--bootstrap-servers", refused.servers])
+
+    assert done.exit_code == 2
+    assert "credentials" in one_line(done)
+    assert "geheim" not in done.output
+    written = [one for one in (refused.folder / "home").rglob("*") if one.is_file()]
+    assert not any(b"geheim" in one.read_bytes() for one in written)
+
+
+def test_a_destination_with_too_little_space_is_status_6_and_no_job_begins(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = "coordlog.spark_integration.files.destination.DESTINATION_FREE_BYTES_MIN"
+    monkeypatch.setattr(needed, 1 << 60)
+
+    done = refused.run()
+
+    assert done.exit_code == 6
+    assert re.search(r"\[errno 28\] [\d,]+ bytes are free there, of which [\d,]+", one_line(done))
+    assert "free some space there" in done.stderr
     assert refused.job_id not in list_jobs(refused.servers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -146,3 +147,30 @@ def test_what_is_not_there_is_named(
 
     assert result.exit_code == Exit.USAGE
     assert message in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("state",),
+        ("diff",),
+        ("verify",),
+        ("explain", "--checkpoint", "1"),
+        ("attempts",),
+        ("splits",),
+        ("checkpoints",),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_long_reading_says_how_far_it_is_and_not_on_the_standard_output(
+    arguments: tuple[str, ...], log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = run(log, *arguments)
+    monkeypatch.setattr("coordlog.cli.reading._PROGRESS_S", -1.0)
+
+    told = run(log, *arguments)
+
+    assert quiet.stderr == ""
+    assert re.search(r"^(read|checked) 0 of [\d,]+ records$", told.stderr, re.MULTILINE)
+    seconds = re.compile(r"in \d+\.\d s")
+    assert seconds.sub("", told.stdout) == seconds.sub("", quiet.stdout)

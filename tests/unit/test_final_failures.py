@@ -49,7 +49,7 @@ def test_an_attempt_that_is_out_of_space_ends_the_job_and_no_other_is_started() 
     assert second.is_closed
     assert str(JobFailedError("job", end.reasons, end.where, end.final)).startswith(
         "job job failed in attempt 0 of subtask 0, which read split 'in/a.csv' "
-        "(not tried again: out of space): poll of operator 'source' raised no space left"
+        "(no restart: out of space): poll of operator 'source' raised no space left"
     )
 
 
