@@ -18,11 +18,14 @@ from coordlog.limits import (
     WRITER_CLOSE_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
+from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.own_reign import begin_reign, read_job, read_records
+from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.projections.audit import audit_records
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind
+from coordlog.schemas.stored import PayloadAddress
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -67,6 +70,7 @@ def begin_from(
     beginning: Beginning,
     *,
     job_id: str,
+    stores: tuple[PayloadStore, PayloadStore] | None = None,
     patience: Patience | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -79,12 +83,15 @@ def begin_from(
         log: The new job's, made and empty.
         beginning: In the other log.
         job_id: The new job.
+        stores: Where the other job keeps large payloads, and where the new one is to: what the
+            copied records address is copied too. None: there are none.
         patience: Of the take-over; default: the limits, and the machine's clock.
         on_progress: Called now and then with the records copied, and how many there are to copy.
 
     Raises:
         CommandError: The new job's log is not empty.
-        LogError: A log.
+        PayloadLostError: A payload that is addressed is damaged.
+        PayloadStoreError, LogError: A store, a log.
     """
     there = log.high_watermark()
     if there > 0:
@@ -94,6 +101,8 @@ def begin_from(
             f"give another job id, or `coordlog delete {job_id}` first",
         )
     _copy(other, log, beginning.end_offset, on_progress)
+    if stores is not None:
+        _copy_payloads(log, *stores)
     begin_reign(
         log,
         read_records(log),
@@ -161,6 +170,13 @@ def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None
                 on_progress(copied, end)
     finally:
         writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
+
+
+def _copy_payloads(log: Log, theirs: PayloadStore, ours: PayloadStore) -> None:
+    """What the copied records address; one that is missing is for the restore to refuse, where it needs it."""
+    for kept in payload_use(log, theirs).of(FileUse.ADDRESSED):
+        address = PayloadAddress(owner=kept.owner, sha256=kept.name, length=kept.size_bytes)
+        ours.put(address, theirs.get(address))
 
 
 def _groups(other: Log, end: int) -> Iterator[list[UnstoredRecord]]:

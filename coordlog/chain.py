@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -21,6 +21,10 @@ class SourceSpec:
 
     operator_id: str
     version: int = 1
+    restores: Sequence[int] = ()
+    """The earlier versions whose state it reads; any other is refused by a restore."""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those that its state depends on: a restore with another value is refused by name. No secrets."""
     create_reader: Callable[[], SourceReader]
     coordinator: CoordinatorProvider
     keeps_state_across_splits: bool = False
@@ -37,6 +41,10 @@ class OperatorSpec:
 
     operator_id: str
     version: int = 1
+    restores: Sequence[int] = ()
+    """The earlier versions whose state it reads; any other is refused by a restore."""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those that its state depends on: a restore with another value is refused by name. No secrets."""
     create_operator: Callable[[], Operator]
     coordinator: CoordinatorProvider | None = None
     payload_types: Sequence[type[Payload]] = ()

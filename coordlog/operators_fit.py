@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
@@ -29,6 +30,7 @@ def describe_operators(chain: Chain) -> str:
                 "version": link.version,
                 "coordinated": link.coordinator is not None,
                 "keeps_state": link.keeps_state_across_splits,
+                **({"options": dict(sorted(link.options.items()))} if link.options else {}),
                 **_destination_of(link),
             }
             for link in chain.links
@@ -61,10 +63,14 @@ def check_operators(
     """
     there = _described(state.launch["operators"])
     here = _described(describe_operators(chain))
+    restores = {link.operator_id: [str(one) for one in link.restores] for link in chain.links}
+    has_begun = any(one.next_attempt_number for one in sorted_values(state.subtasks))
     for operator_id in sorted({*there} & {*here}):
+        if has_begun:
+            _check_options(job_id, operator_id, there[operator_id], here[operator_id])
         for what, words in _SAME.items():
             was, now = str(there[operator_id][what]), str(here[operator_id][what])
-            if was != now:
+            if was != now and not (what == "version" and was in restores[operator_id]):
                 raise RestoreError(
                     job_id,
                     f"{words} {operator_id!r}",
@@ -84,6 +90,28 @@ def check_operators(
     for left in _left_behind(state, mode, there):
         if left.operator_id not in here and (left.is_owed or left.operator_id not in allowed):
             raise _refusal(job_id, left)
+
+
+def _check_options(
+    job_id: str, operator_id: str, there: Mapping[str, object], here: Mapping[str, object]
+) -> None:
+    """Of the options that both tell, each must be as it was."""
+    was, now = _options(there), _options(here)
+    for name in sorted({*was} & {*now}):
+        if was[name] != now[name]:
+            raise RestoreError(
+                job_id,
+                f"option {name} of operator {operator_id!r}",
+                was[name],
+                now[name],
+                "give it as it was, or use another job id",
+            )
+
+
+def _options(described: Mapping[str, object]) -> Mapping[str, str]:
+    options = described.get("options", {})
+    assert isinstance(options, dict), "it was written as that"
+    return cast("dict[str, str]", options)
 
 
 def _described(operators: str) -> dict[str, dict[str, object]]:

@@ -58,6 +58,14 @@ class Payload(AvroModel):
 
     coordlog_type: ClassVar[PayloadType]
 
+    def upcast(self) -> Payload:
+        """What a value of this version is read as: itself, or one of a later version of the same name.
+
+        For a version that is declared so that the history stays readable, and not written any more.
+        Both are named in the operator's `payload_types`; everything that reads the log gets the later one.
+        """
+        return self
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PayloadType:
@@ -247,11 +255,24 @@ class PayloadTypes:
         declared = self._by_key.get(key or "")
         if declared is None:
             raise PayloadTypeError(str(key), "unknown here: the job that wrote it had this type")
-        return declared.decode(self.open_payload(data or b""))
+        return _upcast(declared.decode(self.open_payload(data or b"")))
 
     def opened_by(self, open_payload: Callable[[bytes], bytes]) -> PayloadTypes:
         """The same types, for who can open what stands outside the log."""
         return PayloadTypes((one.payload_class for one in self), open_payload)
+
+
+def _upcast(value: Payload) -> Payload:
+    """The value as the latest version has it."""
+    later = value.upcast()
+    while later is not value:
+        before, after = payload_type_of(value), payload_type_of(later)
+        if before.name != after.name or before.version >= after.version:
+            raise PayloadTypeError(
+                before.key, f"it is read as {after.key}, which is no later version of the same name"
+            )
+        value, later = later, later.upcast()
+    return value
 
 
 def _plain(value: object) -> Plain:

@@ -8,8 +8,10 @@ import click
 
 from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import CommandError
+from coordlog.log.payload_store import PayloadStore
 
 from .logs import CreatingLogs, Logs, with_logs
+from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["begin"]
 
@@ -20,8 +22,9 @@ _SHOWN_FROM: Final = 50_000
 @click.command()
 @click.argument("job")
 @click.argument("origin", metavar="OTHER@CHECKPOINT")
+@payload_store_option
 @with_logs
-def begin(logs: Logs, *, job: str, origin: str) -> None:
+def begin(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> None:
     """Give a new job JOB the history of OTHER up to a checkpoint: it goes on from there on its own.
 
     CHECKPOINT is the name that keeps it, or its number.
@@ -45,7 +48,9 @@ def begin(logs: Logs, *, job: str, origin: str) -> None:
         beginning = find_beginning(there, other, checkpoint)
         log = logs.create(job)
         try:
-            begin_from(there, log, beginning, job_id=job, on_progress=_copied)
+            theirs = StoreFinder(other, payload_store).store_of(there)
+            stores = None if theirs is None else (theirs, PayloadStore(theirs.url, job))
+            begin_from(there, log, beginning, job_id=job, stores=stores, on_progress=_copied)
         finally:
             log.close()
     finally:

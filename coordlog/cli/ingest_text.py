@@ -162,7 +162,8 @@ def restored_line(restored: Restored, progress: Progress) -> str:
 def _from(restored: Restored, progress: Progress) -> str:
     number = restored.checkpoint_id
     if number != NO_CHECKPOINT:
-        return f"from checkpoint {number} at offset {restored.checkpoint_offset}"
+        offset = restored.checkpoint_offset
+        return f"from checkpoint {number}" + ("" if offset is None else f" at offset {offset}")
     if restored.mode == "resume" and progress.is_batch:
         done, known = progress.splits_finished, progress.splits_known
         return f"with {done:,} of {known:,} splits finished (no checkpoints in batch)"

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
-from coordlog.errors import OutOfRangeError
+from coordlog.errors import OutOfRangeError, RecordError
 from coordlog.log.port import StoredRecord
 from coordlog.schemas.header import HEADER_NAME
 
@@ -58,23 +58,48 @@ def read_range(
 
     Raises:
         LogUnavailableError: Nothing came for `stall_s`.
+        RecordError: The broker's data is damaged there.
         OutOfRangeError: What was there at the start has been removed since.
         TopicError: The topic is gone.
     """
     if from_offset == to_offset:
         return
     reading = _Reading(connection, from_offset, stall_s)
+    following = from_offset
     try:
         while reading.position < to_offset:
             for record in reading.poll():
+                _check_offset(record.offset, following, to_offset, limits)
                 if record.offset >= to_offset:
                     return
+                following = record.offset + 1
                 yield _stored(record)
     except _GONE as error:
         start, end = limits()
         raise OutOfRangeError(connection.name, reading.position, start, end) from error
     finally:
         reading.close()
+
+
+def _check_offset(
+    offset: int, following: int, to_offset: int, limits: Callable[[], tuple[int, int]]
+) -> None:
+    """Offsets rise and are below the high watermark: no checksum of Kafka's holds a batch's own offset.
+
+    A hole is no damage: a marker of somebody's transaction stands there.
+    """
+    is_beyond = offset >= to_offset and offset > following and offset >= limits()[1]
+    if offset < following or is_beyond:
+        raise _damaged(following, f"the next record there calls itself {offset}")
+
+
+def _damaged(offset: int, what: str) -> RecordError:
+    return RecordError(
+        offset,
+        "",
+        f"the broker's data is damaged: {what}; restore the topic from a copy, or from another "
+        "replica: nothing behind it can be trusted",
+    )
 
 
 class _Reading:
@@ -106,6 +131,8 @@ class _Reading:
             self.position = max(self.position, position or 0)
         except _GONE:
             raise
+        except errors.CorruptRecordError as raised:
+            raise _damaged(self.position, str(raised)) from raised
         except (errors.KafkaError, OSError, RuntimeError) as raised:
             if isinstance(raised, errors.KafkaError) and not raised.retriable:
                 raise self._connection.failure("reading", self._heard_at, raised) from raised

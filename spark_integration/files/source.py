@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -200,6 +200,7 @@ class FileSource:
             )
         return SourceSpec(
             operator_id=operator_id,
+            options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=provider,
@@ -281,6 +282,14 @@ def _input_files(
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
     )
+
+
+_FORMAT_NAMES: Final[dict[type, str]] = {
+    CsvFormat: "csv",
+    JsonLinesFormat: "jsonl",
+    ParquetFormat: "parquet",
+    TextFormat: "text",
+}
 
 
 def _format_of(

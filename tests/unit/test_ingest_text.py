@@ -131,6 +131,15 @@ def test_a_restore_from_a_snapshot_says_from_which() -> None:
     )
 
 
+def test_an_older_checkpoint_that_stands_before_the_snapshot_is_named_without_its_offset() -> None:
+    line = restored_line(replace(RESTORED, snapshot_offset=640, checkpoint_offset=None), STREAMING)
+
+    assert line == (
+        "restored by rollback from checkpoint 7; from the snapshot at offset 640: 1,900 records "
+        "folded in 0.25 s"
+    )
+
+
 def test_void_records_are_told_where_there_are_some() -> None:
     line = restored_line(replace(RESTORED, void_count=12), STREAMING)
 
