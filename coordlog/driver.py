@@ -46,7 +46,7 @@ from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE
+from coordlog.schemas.stored import LIMIT_ATTRIBUTE, STORE_ATTRIBUTE
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
 
@@ -515,7 +515,12 @@ class JobDriver:
 
 def _said_of(payloads: PayloadOptions) -> dict[str, str]:
     """Where later readers look for large payloads unless they are told."""
-    return {} if payloads.store is None else {STORE_ATTRIBUTE: payloads.store.url}
+    if payloads.store is None:
+        return {}
+    return {
+        STORE_ATTRIBUTE: payloads.store.url,
+        LIMIT_ATTRIBUTE: str(payloads.limit_bytes),
+    }
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

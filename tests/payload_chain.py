@@ -111,8 +111,8 @@ class Heard:
 
 
 class Trainer(OperatorCoordinator):
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
+    def __init__(self, heard: Heard, content: bytes = b"") -> None:
+        self.heard, self.content = heard, content
 
     def start(self) -> None:
         """Nothing is to be done."""
@@ -123,7 +123,7 @@ class Trainer(OperatorCoordinator):
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
     ) -> None:
-        gateway.send_event(Model(content=MODEL))
+        gateway.send_event(Model(content=self.content))
 
     def execution_attempt_failed(self, subtask: int, attempt_number: int, reason: str) -> None:
         """Seen in the history."""
@@ -154,10 +154,10 @@ class Training(CoordinatorProvider):
     payload_types: tuple[type[Payload], ...] = (Model, Report)
 
     def __init__(self, heard: Heard) -> None:
-        self.heard = heard
+        self.heard, self.content = heard, MODEL
 
     def create(self, context: CoordinatorContext) -> OperatorCoordinator:
-        return Trainer(self.heard)
+        return Trainer(self.heard, self.content)
 
 
 class Idle(Trainer):

@@ -24,6 +24,8 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.schemas.stored import PayloadAddress, owner_of
 from coordlog.testing.in_memory import InMemorySurroundings
+from coordlog.testing.replay import ReplayError, replay
+from coordlog.testing.replay_history import History
 from payload_chain import MODEL, Heard, digest, links
 from s3_server import S3Server, s3_server, s3_store
 
@@ -107,6 +109,26 @@ def test_a_restart_has_what_was_said_and_cleans_what_the_dead_could_not_append(
         time.sleep(0.01)
     assert store.get(theirs) == b"theirs"
     assert not payload_use(log, store).missing
+
+
+@pytest.mark.clause("K7")
+def test_a_history_with_large_payloads_runs_through_its_code_again_and_nothing_is_written(
+    log: MemoryLog, store: PayloadStore
+) -> None:
+    one_round(log, store)
+    one_round(log, store)
+    before = store.listed()
+    source, scorer = links(Heard())
+    chain, history = Chain(source=source, operators=[scorer]), History.of(log)
+
+    done = replay(history, chain, payload_store=store)
+
+    assert done.epoch_count == 2
+    assert done.record_count > 20
+    assert store.listed() == before
+    scorer.coordinator.content = MODEL[1:]  # type: ignore[union-attr]
+    with pytest.raises(ReplayError, match="EVENT_TO_SUBTASK: the payload"):
+        replay(history, chain, payload_store=store)
 
 
 @pytest.mark.clause("K6")

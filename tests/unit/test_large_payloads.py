@@ -224,7 +224,7 @@ def test_a_restore_that_needs_a_payload_which_is_not_there_is_refused_before_any
     what = {"cut": "coordinator 'source'", "subtask": "operator 'source' of subtask 0"}[whose]
     assert f"job job cannot be restored: the state of {what} in checkpoint 1 (sequence " in said
     assert f"is the stored payload {address.path} of {address.length} bytes in the log" in said
-    assert f"in {store_of(options).where}: it is " in said
+    assert f" in the log and not to be had ({store_of(options).where}: it is " in said
     assert job.log.high_watermark() == end
 
 
@@ -237,7 +237,9 @@ def test_a_job_that_has_lost_its_store_is_refused_and_told_the_option(
     attempt.ack_checkpoint(1, states={"source": MEGABYTES})
     job.crash()
 
-    with pytest.raises(RestoreError, match="has no payload store here; name it with --payload-st"):
+    with pytest.raises(
+        RestoreError, match=r"has no payload store\) here; name it with --payload-st"
+    ):
         HandDrivenJob(chain_of(NotingProvider()), log=job.log)
 
 
