@@ -8,9 +8,10 @@ is a job like any other, whose last checkpoint is that one. What the other job h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from coordlog.errors import CommandError, OffsetGapError
+from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
 from coordlog.limits import (
     APPEND_TIMEOUT_S,
     GROUP_BYTES_MAX,
@@ -18,11 +19,13 @@ from coordlog.limits import (
     WRITER_CLOSE_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
+from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.projections.audit import audit_records
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind
+from coordlog.schemas.stored import addresses_among
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -69,8 +72,9 @@ def begin_from(
     job_id: str,
     patience: Patience | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    payload_store: PayloadStore | None = None,
 ) -> None:
-    """Give a new job the history of another one, up to a checkpoint.
+    """Give a new job the history of another one, up to a checkpoint, with the large payloads that it addresses.
 
     Cut off, it leaves a log that no job can be started on: delete it, and begin again.
 
@@ -81,10 +85,11 @@ def begin_from(
         job_id: The new job.
         patience: Of the take-over; default: the limits, and the machine's clock.
         on_progress: Called now and then with the records copied, and how many there are to copy.
+        payload_store: The other job's; the new one's is beside it. None: it has none.
 
     Raises:
         CommandError: The new job's log is not empty.
-        LogError: A log.
+        LogError: A log, or the payload store.
     """
     there = log.high_watermark()
     if there > 0:
@@ -93,6 +98,8 @@ def begin_from(
             f"its log has {there} records, and is to begin with those of {beginning.other_id}",
             f"give another job id, or `coordlog delete {job_id}` first",
         )
+    if payload_store is not None:
+        _copy_payloads(other, beginning.end_offset, payload_store, job_id)
     _copy(other, log, beginning.end_offset, on_progress)
     begin_reign(
         log,
@@ -161,6 +168,18 @@ def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None
                 on_progress(copied, end)
     finally:
         writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
+
+
+def _copy_payloads(other: Log, end: int, theirs: PayloadStore, job_id: str) -> None:
+    """Before the records that address them; what is not there is not there in the new job either."""
+    ours = PayloadStore(theirs.url, job_id)
+    there = {one.path for one in theirs.listed()}
+    for stored in other.read(0, end):
+        for address in addresses_among(stored.value or b""):
+            if address.path in there:
+                there.discard(address.path)
+                with suppress(PayloadLostError):  # a restore that needs it refuses by its name
+                    ours.put(address, theirs.get(address))
 
 
 def _groups(other: Log, end: int) -> Iterator[list[UnstoredRecord]]:

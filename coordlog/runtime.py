@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from coordlog.chain import Chain
 from coordlog.coordinator import OperatorCoordinator
@@ -74,10 +74,8 @@ from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.state import JobState, Phase, sorted_values
-from coordlog.schemas.codec import encode_record, header_of
-from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Record, record_key
+from coordlog.schemas.record import Record
 
 from .arrivals import input_of, lost_connection, registration_of
 from .losses import Losses
@@ -85,6 +83,7 @@ from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
 from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker
 from .timers import Clock, Timers
+from .turns import Turn, to_unstored
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
 
@@ -104,36 +103,6 @@ class RuntimeOptions:
     """Records that count from one snapshot to the next; None for no snapshots."""
     append_stall_s: float = 1.0
     """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Turn:
-    """One turn, from its input to its release. Its records are in the state already."""
-
-    sequence: int
-    now_us: int
-    records: list[Record] = field(default_factory=list)
-    effects: list[Effect | Callable[[], None]] = field(default_factory=list)
-    unstored: Sequence[UnstoredRecord] = ()
-    watched: Sequence[int] = ()
-    """Those of its records whose offsets the snapshots need."""
-    after: JobState
-    """The state at its end."""
-    call_count: int = 0
-    connection_id: int | None = None
-    """Whose message it answers: it may be read on once this turn is released."""
-    payloads: Sequence[HeldPayload] = ()
-    """What its records may address: stored before they are appended."""
-
-
-def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
-    """The record as a log takes it."""
-    return UnstoredRecord(
-        key=record_key(record).encode(),
-        value=encode_record(record),
-        header=encode_header(header_of(record, snapshot_offset=snapshot_offset)),
-        timestamp_us=record.timestamp_us,
-    )
 
 
 class Runtime:

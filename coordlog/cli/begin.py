@@ -10,6 +10,7 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import CommandError
 
 from .logs import CreatingLogs, Logs, with_logs
+from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["begin"]
 
@@ -20,8 +21,9 @@ _SHOWN_FROM: Final = 50_000
 @click.command()
 @click.argument("job")
 @click.argument("origin", metavar="OTHER@CHECKPOINT")
+@payload_store_option
 @with_logs
-def begin(logs: Logs, *, job: str, origin: str) -> None:
+def begin(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> None:
     """Give a new job JOB the history of OTHER up to a checkpoint: it goes on from there on its own.
 
     CHECKPOINT is the name that keeps it, or its number.
@@ -45,7 +47,14 @@ def begin(logs: Logs, *, job: str, origin: str) -> None:
         beginning = find_beginning(there, other, checkpoint)
         log = logs.create(job)
         try:
-            begin_from(there, log, beginning, job_id=job, on_progress=_copied)
+            begin_from(
+                there,
+                log,
+                beginning,
+                job_id=job,
+                on_progress=_copied,
+                payload_store=StoreFinder(other, payload_store).store_of(there),
+            )
         finally:
             log.close()
     finally:
