@@ -8,9 +8,10 @@ is a job like any other, whose last checkpoint is that one. What the other job h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from coordlog.errors import CommandError, OffsetGapError
+from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
 from coordlog.limits import (
     APPEND_TIMEOUT_S,
     GROUP_BYTES_MAX,
@@ -21,11 +22,10 @@ from coordlog.log.appender import Patience
 from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.own_reign import begin_reign, read_job, read_records
-from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.projections.audit import audit_records
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress
+from coordlog.schemas.stored import addresses_among
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -70,11 +70,11 @@ def begin_from(
     beginning: Beginning,
     *,
     job_id: str,
-    stores: tuple[PayloadStore, PayloadStore] | None = None,
     patience: Patience | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    payload_store: PayloadStore | None = None,
 ) -> None:
-    """Give a new job the history of another one, up to a checkpoint.
+    """Give a new job the history of another one, up to a checkpoint, with the large payloads that it addresses.
 
     Cut off, it leaves a log that no job can be started on: delete it, and begin again.
 
@@ -83,15 +83,13 @@ def begin_from(
         log: The new job's, made and empty.
         beginning: In the other log.
         job_id: The new job.
-        stores: Where the other job keeps large payloads, and where the new one is to: what the
-            copied records address is copied too. None: there are none.
         patience: Of the take-over; default: the limits, and the machine's clock.
         on_progress: Called now and then with the records copied, and how many there are to copy.
+        payload_store: The other job's; the new one's is beside it. None: it has none.
 
     Raises:
         CommandError: The new job's log is not empty.
-        PayloadLostError: A payload that is addressed is damaged.
-        PayloadStoreError, LogError: A store, a log.
+        LogError: A log, or the payload store.
     """
     there = log.high_watermark()
     if there > 0:
@@ -100,9 +98,9 @@ def begin_from(
             f"its log has {there} records, and is to begin with those of {beginning.other_id}",
             f"give another job id, or `coordlog delete {job_id}` first",
         )
+    if payload_store is not None:
+        _copy_payloads(other, beginning.end_offset, payload_store, job_id)
     _copy(other, log, beginning.end_offset, on_progress)
-    if stores is not None:
-        _copy_payloads(log, *stores)
     begin_reign(
         log,
         read_records(log),
@@ -172,11 +170,16 @@ def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None
         writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
 
 
-def _copy_payloads(log: Log, theirs: PayloadStore, ours: PayloadStore) -> None:
-    """What the copied records address; one that is missing is for the restore to refuse, where it needs it."""
-    for kept in payload_use(log, theirs).of(FileUse.ADDRESSED):
-        address = PayloadAddress(owner=kept.owner, sha256=kept.name, length=kept.size_bytes)
-        ours.put(address, theirs.get(address))
+def _copy_payloads(other: Log, end: int, theirs: PayloadStore, job_id: str) -> None:
+    """Before the records that address them; what is not there is not there in the new job either."""
+    ours = PayloadStore(theirs.url, job_id)
+    there = {one.path for one in theirs.listed()}
+    for stored in other.read(0, end):
+        for address in addresses_among(stored.value or b""):
+            if address.path in there:
+                there.discard(address.path)
+                with suppress(PayloadLostError):  # a restore that needs it refuses by its name
+                    ours.put(address, theirs.get(address))
 
 
 def _groups(other: Log, end: int) -> Iterator[list[UnstoredRecord]]:

@@ -26,6 +26,7 @@ from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
+from coordlog.payload_cleaning import clean_former
 from coordlog.payloads import NO_STORE, DriverPayloads, PayloadOptions
 from coordlog.payloads_fit import check_payloads
 from coordlog.projections.job import JobProjection
@@ -45,7 +46,7 @@ from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE
+from coordlog.schemas.stored import LIMIT_ATTRIBUTE, STORE_ATTRIBUTE
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
 
@@ -244,6 +245,24 @@ class JobDriver:
         )
         self._runtime, self._appender = runtime, appender
         self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
+        self._clean_former(appender.epoch, made.end_offset)
+
+    def _clean_former(self, epoch: int, end_offset: int) -> None:
+        """On a worker: what drivers before this one have stored and could not append any more goes."""
+        store = self._options.payloads.store
+        if store is None or epoch == 0:
+            return
+
+        def work() -> None:
+            try:
+                count = clean_former(self._job_log, store, epoch=epoch, end_offset=end_offset)
+            except LogError as error:
+                _log.warning("former drivers' payloads stay: job=%s: %s", store.job_id, error)
+                return
+            if count:
+                _log.info("removed %d left-over payloads job=%s", count, store.job_id)
+
+        self._mailbox.run(work)
 
     def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
         last = branched(made.state, self._options.from_checkpoint).last_checkpoint
@@ -506,7 +525,12 @@ class JobDriver:
 
 def _said_of(payloads: PayloadOptions) -> dict[str, str]:
     """Where later readers look for large payloads unless they are told."""
-    return {} if payloads.store is None else {STORE_ATTRIBUTE: payloads.store.url}
+    if payloads.store is None:
+        return {}
+    return {
+        STORE_ATTRIBUTE: payloads.store.url,
+        LIMIT_ATTRIBUTE: str(payloads.limit_bytes),
+    }
 
 
 def _is_committed(state: JobState, before: int) -> bool:

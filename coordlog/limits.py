@@ -71,6 +71,12 @@ SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
 SNAPSHOT_CHAIN_MAX: Final = 100
 """Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
 
+CLEANED_RECORDS_MAX: Final = 50_000
+"""Records at its log's end by which a driver that begins knows what former ones have left in the payload store."""
+
+CLEANED_FILES_MAX: Final = 1_000
+"""Files that it removes there; `coordlog payloads --clean` removes all."""
+
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 UNRELEASED_TURNS_MAX: Final = 10_000
 """Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""

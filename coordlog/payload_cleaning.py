@@ -13,10 +13,12 @@ import enum
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from coordlog.errors import RecordError
+from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
 from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.audit import counting_at
@@ -26,7 +28,18 @@ from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import STORE_ATTRIBUTE, address_in, addresses_among, owner_of, plain
 
-__all__ = ["FileUse", "PayloadUse", "StoredFile", "clean", "payload_use", "store_named_in"]
+__all__ = [
+    "FileUse",
+    "PayloadUse",
+    "StoredFile",
+    "clean",
+    "clean_former",
+    "payload_use",
+    "store_named_in",
+]
+
+_NO_EPOCH = 1 << 62
+"""Above every other: what is not known to be older is not."""
 
 _ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
 
@@ -168,8 +181,9 @@ class _Reading:
         return plain(data) if address is None else self._store.get(address)
 
     def _know(self, record: Record) -> None:
-        self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
         self._in_force = record.epoch
+        with suppress(ValueError):  # then it has kept nothing
+            self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
 
     @cached_property
     def _is_over(self) -> bool:
@@ -188,12 +202,48 @@ class _Reading:
             return FileUse.ADDRESSED
         epoch = self.epochs.get(one.owner)
         if epoch is None:
-            number = one.owner.partition("-")[0]
-            is_pruned = number.isdecimal() and int(number) < self._first_epoch
+            is_pruned = _epoch_of(one) < self._first_epoch
             return FileUse.LEFT_OVER if is_pruned and is_ours else FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
             return FileUse.LEFT_OVER
         return FileUse.IN_FORCE
+
+
+def clean_former(log: Log, store: PayloadStore, *, epoch: int, end_offset: int) -> int:
+    """Remove what reigns before `epoch`, which is in force, kept and could not append any more; how many files.
+
+    Bounded: of reigns that began among the log's last records, and so many files; the rest is `payload_use`'s. What a
+    reign has kept is addressed first by a record of its own, so that nothing before its `EPOCH_STARTED` matters; here
+    void records keep what they address too.
+
+    Args:
+        log: The job's.
+        store: The job's.
+        epoch: This driver's.
+        end_offset: Up to where the log is read: behind its `EPOCH_STARTED`.
+
+    Raises:
+        PayloadStoreError, LogError: They cannot be read.
+    """
+    listed = [one for one in store.listed() if is_payload(one) or is_draft(one)]
+    if not any(_epoch_of(one) < epoch for one in listed):
+        return 0
+    over, addressed = set[str](), set[str]()
+    start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
+    for stored in log.read(start, end_offset):
+        addressed.update(one.path for one in addresses_among(stored.value or b""))
+        header = stored.header
+        if header is not None and header.is_epoch_started and header.epoch < epoch:
+            with suppress(RecordError, ValueError):
+                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+                over.add(owner_of(record.epoch, record.driver_id))
+    left = [one for one in listed if one.owner in over and one.path not in addressed]
+    return store.remove(left[:CLEANED_FILES_MAX])
+
+
+def _epoch_of(one: KeptPayload) -> int:
+    number = one.owner.partition("-")[0]
+    return int(number) if number.isdecimal() else _NO_EPOCH
 
 
 def clean(store: PayloadStore, use: PayloadUse) -> Sequence[KeptPayload]:

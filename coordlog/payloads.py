@@ -283,6 +283,6 @@ class DriverPayloads:
         old = self._recent.pop(path, b"")
         self._recent[path] = data
         self._recent_bytes += len(data) - len(old)
-        while self._recent_bytes > PAYLOADS_RECENT_BYTES_MAX:
+        while self._recent_bytes > PAYLOADS_RECENT_BYTES_MAX and len(self._recent) > 1:
             _, gone = self._recent.popitem(last=False)
             self._recent_bytes -= len(gone)

@@ -24,7 +24,7 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
         if options.store is None:
             said = state.launch.get(STORE_ATTRIBUTE, "")
             step = f"name it with --payload-store (payload_store); the history says {said!r}"
-            raise _refusal(job_id, needed, "this job has no payload store", step)
+            raise _refusal(job_id, needed, "not to be had (this job has no payload store)", step)
         try:
             if needed.is_for_driver:
                 options.store.get(needed.address)
@@ -34,7 +34,10 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
             said = state.launch.get(STORE_ATTRIBUTE, options.store.url)
             other = "" if said == options.store.url else f"; the history names the store {said}"
             raise _refusal(
-                job_id, needed, f"in {error.where}: {error.problem}", f"{error.next_step}{other}"
+                job_id,
+                needed,
+                f"not to be had ({error.where}: {error.problem})",
+                f"{error.next_step}{other}",
             ) from error
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint
-from coordlog.schemas.payload import open_inline
 from coordlog.schemas.record import Kind, Record, record_key
-from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in, plain
 
 from .audit import AuditRecord, Stored, audit_records
 from .invariants import faults_of
 from .moments import plain_projection
 from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_of
 from .state import CompletedCheckpoint, JobState
+from .stored_check import OpenPayload, StoredCheck, is_stored, no_store
 
-__all__ = ["Fault", "OpenPayload", "Verified", "verify"]
-
-OpenPayload = Callable[[PayloadAddress, str], bytes]
-"""An address, and the store that the history names, to the content."""
-
-_OWN: Final = "coordlog."
+__all__ = ["Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
 """Kept; more are only counted."""
-
-
-def _no_store(address: PayloadAddress, _said: str) -> bytes:
-    return open_inline(address.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +70,7 @@ def verify(
     *,
     identity: tuple[str, str] = ("", ""),
     on_progress: Callable[[int], None] | None = None,
-    open_payload: OpenPayload = _no_store,
+    open_payload: OpenPayload = no_store,
 ) -> Verified:
     """Read, fold and check a whole log.
 
@@ -95,14 +85,7 @@ def verify(
         RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
     """
     made, projection = Verified(), plain_projection()
-    seen = set[str]()
-
-    def open_once(address: PayloadAddress, said: str) -> None:
-        if address.path not in seen:
-            seen.add(address.path)
-            made.stored_bytes += len(open_payload(address, said))
-            made.stored_count += 1
-
+    check = StoredCheck(open_payload)
     state = projection.initial()
     elsewhere: list[tuple[int, str]] = []
     for one in audit_records(stored):
@@ -119,7 +102,7 @@ def verify(
             break
         made.record_count += 1
         if record.kind is Kind.SNAPSHOT:
-            state, faults = _snapshot(made, state, record, open_payload)
+            state, faults = _snapshot(made, state, record, check)
             for what in faults:
                 made.found(one.offset, what)
         for what in _record_faults(made, one, record):
@@ -132,23 +115,23 @@ def verify(
             break
         for what in _state_faults(made, state, record):
             made.found(one.offset, what)
-        for what in _stored_faults(state, one, record, open_once):
+        for what in check.faults(state, one, record):
             made.found(one.offset, what)
         if "begun_from" in record.attributes:
             elsewhere.clear()  # what stands before was copied from another job's log
         elsewhere += [(one.offset, what) for what in _identity_faults(record, identity)]
     for offset, what in elsewhere:
         made.found(offset, what)
+    made.stored_count, made.stored_bytes = check.count, check.size_bytes
     return made
 
 
 def _snapshot(
-    made: Verified, state: JobState, record: Record, open_payload: OpenPayload
+    made: Verified, state: JobState, record: Record, check: StoredCheck
 ) -> tuple[JobState, tuple[str, ...]]:
     """The state before it, which is its own where a log begins with it; and what is wrong with it."""
-    said = _said(state)
     try:
-        held = state_of(record, lambda data: _opened(data, said, open_payload))
+        held = state_of(record, check.opener(state))
     except SnapshotVersionError:
         return state, ()
     except PayloadLostError:
@@ -183,57 +166,11 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             yield f"the schema of {record.payload_type} has another fingerprint than {said}"
     elif record.payload is not None and record.payload_type is not None:  # else a coordinator's own
         made.payload_count += 1
-        if one.fields is None and not _is_stored(record.payload):
+        if one.fields is None and not is_stored(record.payload):
             yield (
                 f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "
                 "schema that the log holds"
             )
-
-
-def _is_stored(data: bytes) -> bool:
-    """Whether it is an address, or begins like one, which is looked at elsewhere."""
-    try:
-        return address_in(data) is not None
-    except ValueError:
-        return True
-
-
-def _stored_faults(
-    state: JobState,
-    one: AuditRecord,
-    record: Record,
-    open_once: Callable[[PayloadAddress, str], None],
-) -> Iterator[str]:
-    """What is wrong with the stored payloads that a record addresses."""
-    own = one.fields if (record.payload_type or "").startswith(_OWN) else None
-    for data in (*_bytes_in(own), *([] if record.payload is None else [record.payload])):
-        try:
-            address = address_in(data)
-            if address is not None:
-                open_once(address, _said(state))
-        except (ValueError, PayloadLostError) as error:
-            yield str(error)
-
-
-def _bytes_in(value: object) -> Iterator[bytes]:
-    """All byte strings of a decoded payload."""
-    if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _bytes_in(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _bytes_in(one)
-
-
-def _said(state: JobState) -> str:
-    return state.launch.get(STORE_ATTRIBUTE, "")
-
-
-def _opened(data: bytes, said: str, open_payload: OpenPayload) -> bytes:
-    address = address_in(data)
-    return plain(data) if address is None else open_payload(address, said)
 
 
 def _identity_faults(record: Record, identity: tuple[str, str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "LIMIT_ATTRIBUTE",
     "STORE_ATTRIBUTE",
     "PayloadAddress",
     "address_in",
@@ -33,6 +34,9 @@ __all__ = [
 
 STORE_ATTRIBUTE: Final = "payload_store"
 """The attribute of `EPOCH_STARTED` that names the store."""
+
+LIMIT_ATTRIBUTE: Final = "payload_limit_bytes"
+"""And this one the size above which a payload went there."""
 
 _MARK: Final = b"coordlog-payload:"
 _INLINE: Final = _MARK + b"0:"

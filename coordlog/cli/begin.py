@@ -8,7 +8,6 @@ import click
 
 from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import CommandError
-from coordlog.log.payload_store import PayloadStore
 
 from .logs import CreatingLogs, Logs, with_logs
 from .payload_store import StoreFinder, payload_store_option
@@ -48,9 +47,14 @@ def begin(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> No
         beginning = find_beginning(there, other, checkpoint)
         log = logs.create(job)
         try:
-            theirs = StoreFinder(other, payload_store).store_of(there)
-            stores = None if theirs is None else (theirs, PayloadStore(theirs.url, job))
-            begin_from(there, log, beginning, job_id=job, stores=stores, on_progress=_copied)
+            begin_from(
+                there,
+                log,
+                beginning,
+                job_id=job,
+                on_progress=_copied,
+                payload_store=StoreFinder(other, payload_store).store_of(there),
+            )
         finally:
             log.close()
     finally:

@@ -17,12 +17,16 @@ from typing import Final
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, RestoreError
 from coordlog.kernel.building import KernelConfig, with_limits
+from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DownMessage
+from coordlog.payloads import DriverPayloads, PayloadOptions
 from coordlog.restore import Rebuild, projection_of
 from coordlog.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import counted_turns
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import LIMIT_ATTRIBUTE
 
 from .replay_history import History
 from .replay_inputs import input_of_turn
@@ -82,6 +86,7 @@ def replay(
     chain: Chain,
     *,
     configure: Callable[[KernelConfig], KernelConfig] | None = None,
+    payload_store: PayloadStore | None = None,
 ) -> ReplayResult:
     """Run every turn of a history through the coordinators of `chain`.
 
@@ -90,15 +95,19 @@ def replay(
         chain: The job's, with today's code.
         configure: Changes the kernel's limits, which are those that each reign has recorded: to see what
             others would have done.
+        payload_store: Where the job's large payloads are; they are read, and nothing is written.
 
     Raises:
         ReplayError: At the first offset where the records would now be others.
         RecordError: A record cannot be read by today's types.
         RestoreError: The history does not begin at its beginning.
         SourceError: The file is no exported history.
+        PayloadLostError: A large payload is not there.
     """
     given = history if isinstance(history, History) else History.read(history)
-    return _Replay(given, chain, configure).run()
+    if payload_store is not None:
+        chain = chain.opening(DriverPayloads(PayloadOptions(store=payload_store)).open)
+    return _Replay(given, chain, configure, payload_store).run()
 
 
 @dataclass(slots=True)
@@ -156,8 +165,10 @@ class _Replay:
         history: History,
         chain: Chain,
         configure: Callable[[KernelConfig], KernelConfig] | None,
+        store: PayloadStore | None,
     ) -> None:
         self._history, self._chain, self._configure = history, chain, configure
+        self._store = store
         self._projection = projection_of(chain)
         self._made = Rebuild(self._projection, chain.payload_types)
         self._turns = list(counted_turns(history.records))
@@ -234,6 +245,9 @@ class _Replay:
         )
         config = with_limits(config, state.launch)
         nowhere = _Nowhere()
+        limit_bytes = int(state.launch.get(LIMIT_ATTRIBUTE, PAYLOAD_BYTES_MAX))
+        payloads = DriverPayloads(PayloadOptions(store=self._store, limit_bytes=limit_bytes))
+        payloads.begin(state.epoch, state.driver_id)
         self._time.runtime = Runtime(
             chain=self._chain,
             config=config if self._configure is None else self._configure(config),
@@ -243,6 +257,7 @@ class _Replay:
             connections=nowhere,
             stage=nowhere,
             workers=nowhere,
+            payloads=payloads,
         )
 
     def _turn(self, offsets: Sequence[int], recorded: Sequence[Record]) -> None:

@@ -14,9 +14,7 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
-from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log
-from coordlog.payloads import PayloadOptions
 from coordlog.projections.progress import progress
 from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
@@ -172,26 +170,6 @@ def test_what_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(CommandError, match=f"its log has {count} records, and is to begin with"):
         begin_from(old.log, used, find_beginning(old.log, "job", "2"), job_id="other")
     assert used.high_watermark() == count
-
-
-def test_what_stands_in_the_payload_store_is_copied_too(tmp_path: Path) -> None:
-    url, large = str(tmp_path / "payloads"), b"too large for the log"
-    theirs, ours = PayloadStore(url, "job"), PayloadStore(url, "other")
-    old = HandDrivenJob(chain(), payloads=PayloadOptions(store=theirs, limit_bytes=8))
-    attempt = old.register(0)
-    assert old.trigger() == 1
-    attempt.ack_checkpoint(1, states={"source": large})
-    log = MemoryLog("other")
-    beginning = find_beginning(old.log, "job", "1")
-    begin_from(old.log, log, beginning, job_id="other", stores=(theirs, ours))
-    assert len(theirs.listed()) == 1
-    theirs.remove(theirs.listed())
-
-    options = PayloadOptions(store=ours, limit_bytes=8)
-    job = HandDrivenJob(chain("b"), job_id="other", log=log, payloads=options)
-    (state,) = [one.state for one in job.register(0).accepted.states]
-    assert state is not None
-    assert job.payloads.open(state) == large
 
 
 # --- by command -------------------------------------------------------------------------------------------------------

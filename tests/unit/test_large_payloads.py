@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from coordlog import snapshots
+from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import (
     PayloadLostError,
     PayloadStoreError,
@@ -20,6 +21,7 @@ from coordlog.errors import (
     TooLargeError,
 )
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
 from coordlog.payloads import DriverPayloads, HeldPayload, PayloadOptions
@@ -224,7 +226,7 @@ def test_a_restore_that_needs_a_payload_which_is_not_there_is_refused_before_any
     what = {"cut": "coordinator 'source'", "subtask": "operator 'source' of subtask 0"}[whose]
     assert f"job job cannot be restored: the state of {what} in checkpoint 1 (sequence " in said
     assert f"is the stored payload {address.path} of {address.length} bytes in the log" in said
-    assert f"in {store_of(options).where}: it is " in said
+    assert f" in the log and not to be had ({store_of(options).where}: it is " in said
     assert job.log.high_watermark() == end
 
 
@@ -237,7 +239,9 @@ def test_a_job_that_has_lost_its_store_is_refused_and_told_the_option(
     attempt.ack_checkpoint(1, states={"source": MEGABYTES})
     job.crash()
 
-    with pytest.raises(RestoreError, match="has no payload store here; name it with --payload-st"):
+    with pytest.raises(
+        RestoreError, match=r"has no payload store\) here; name it with --payload-st"
+    ):
         HandDrivenJob(chain_of(NotingProvider()), log=job.log)
 
 
@@ -326,6 +330,32 @@ def test_a_projection_is_given_the_content_live_and_at_a_restore_and_a_lost_one_
 
 def fresh(options: PayloadOptions) -> PayloadOptions:
     return replace(options, store=PayloadStore(store_of(options).url, "job"))
+
+
+def test_a_job_that_begins_from_a_checkpoint_of_another_has_its_payloads_for_itself(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    provider.on["cut"] = lambda c, n: c.results[n].complete(MEGABYTES + b"%d" % n)
+    job, attempt = started(provider, options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": MEGABYTES})
+    job.crash()
+    log, theirs = MemoryLog("other"), store_of(options)
+    begin_from(
+        job.log, log, find_beginning(job.log, "job", "1"), job_id="other", payload_store=theirs
+    )
+    theirs.remove(theirs.listed())
+
+    restored = NotingProvider()
+    own = replace(options, store=PayloadStore(theirs.url, "other"))
+    other = HandDrivenJob(chain_of(restored), payloads=own, log=log, job_id="other")
+    (attempt,) = other.register_all()
+
+    assert restored.said("restore") == [("restore", 1, MEGABYTES + b"1")]
+    (state,) = attempt.accepted.states
+    assert state.state is not None
+    assert attempt.payloads.open(state.state) == MEGABYTES
 
 
 # --- the ways to die --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from coordlog.cli.exits import Exit, exit_of
 from coordlog.errors import OptionError, PayloadLostError, PayloadStoreError
 from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
 from coordlog.log import payload_store
@@ -197,6 +198,8 @@ def test_a_disk_that_is_full_is_said_at_once_and_leaves_no_draft(
         refused.value
     )
     assert store.listed() == ()
+    is_full = number in (errno.ENOSPC, errno.EDQUOT)
+    assert exit_of(refused.value) == (Exit.NO_SPACE if is_full else Exit.FAILED)
 
 
 def test_what_a_crash_has_cut_off_is_listed_as_a_draft(tmp_path: Path) -> None:
@@ -242,6 +245,7 @@ def test_a_store_that_cannot_be_reached_is_said_and_may_be_tried_again(
         f"the payload store memory://kept/here/ingest: looking for {MINE.path}: UnreachableError: "
         "no route to host; see that it works and can be reached, then run the same command again"
     )
+    assert exit_of(refused.value) == Exit.UNREACHABLE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Whether every stored payload that a history addresses is there, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from coordlog.errors import PayloadLostError
+from coordlog.schemas.payload import open_inline
+from coordlog.schemas.record import Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in, plain
+
+from .audit import AuditRecord
+from .state import JobState
+
+__all__ = ["OpenPayload", "StoredCheck", "is_stored", "no_store"]
+
+OpenPayload = Callable[[PayloadAddress, str], bytes]
+"""An address, and the store that the history names, to the content."""
+
+_OWN: Final = "coordlog."
+"""Of these types alone the fields may be addresses: elsewhere the whole payload is one."""
+
+
+def no_store(address: PayloadAddress, _said: str) -> bytes:
+    """For who has no store: raises PayloadLostError."""
+    return open_inline(address.encode())
+
+
+def is_stored(data: bytes) -> bool:
+    """Whether it is an address, or begins like one, which `StoredCheck` looks at."""
+    try:
+        return address_in(data) is not None
+    except ValueError:
+        return True
+
+
+class StoredCheck:
+    """Opens each stored payload once. To be given each record that counts, in log order."""
+
+    def __init__(self, open_payload: OpenPayload) -> None:
+        self._open_payload = open_payload
+        self._seen: set[str] = set()
+        self.count = self.size_bytes = 0
+        """Of those that are there and say what they are to say."""
+
+    def faults(self, state: JobState, one: AuditRecord, record: Record) -> Iterator[str]:
+        """What is wrong with the stored payloads that a record addresses; `state` names the store."""
+        own = one.fields if (record.payload_type or "").startswith(_OWN) else None
+        for data in (*_bytes_in(own), *([] if record.payload is None else [record.payload])):
+            try:
+                address = address_in(data)
+                if address is not None:
+                    self._open_once(address, state)
+            except (ValueError, PayloadLostError) as error:
+                yield str(error)
+
+    def opener(self, state: JobState) -> Callable[[bytes], bytes]:
+        """Gives what stands in a record, or is addressed there."""
+        said = _said(state)
+
+        def opened(data: bytes) -> bytes:
+            address = address_in(data)
+            return plain(data) if address is None else self._open_payload(address, said)
+
+        return opened
+
+    def _open_once(self, address: PayloadAddress, state: JobState) -> None:
+        if address.path not in self._seen:
+            self._seen.add(address.path)
+            self.size_bytes += len(self._open_payload(address, _said(state)))
+            self.count += 1
+
+
+def _said(state: JobState) -> str:
+    return state.launch.get(STORE_ATTRIBUTE, "")
+
+
+def _bytes_in(value: object) -> Iterator[bytes]:
+    """All byte strings of a decoded payload."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _bytes_in(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _bytes_in(one)
