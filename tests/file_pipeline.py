@@ -43,6 +43,8 @@ class KilledError(Exception):
 class Pipeline:
     """Files in, Parquet out, one log; a driver after the other."""
 
+    chain: Chain
+
     def __init__(self, folder: Path, *, is_batch: bool, transform: TransformFunction) -> None:
         self.folder, self.out = folder / "in", folder / "out"
         self.folder.mkdir()

@@ -87,6 +87,8 @@ class Scene:
             raise ChaosError(
                 f"the driver ended with {driver.status}: {driver.error or driver.output[-2000:]}"
             )
+        if "Traceback" in driver.output:
+            raise ChaosError(f"the driver ended with more than one clear error: {driver.output}")
         self.errors.append(driver.error)
         return driver.error
 

@@ -188,7 +188,8 @@ class _Round:
         assert self.second is not None
         third = self.third = self.start("third")
         status = third.wait(_JOB_S)
-        if status == 3 and f"({self.second.driver_id}, epoch " in third.error:
+        said = third.error
+        if status == 3 and f"({self.second.driver_id}, epoch " in said and ", at ws://" in said:
             return
         if self.second.status is None or status != 0:
             self.faults.append(f"a third driver ended with {status}: {third.error}")

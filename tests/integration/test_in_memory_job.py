@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.sink import ParquetSink
 from file_pipeline import ALL_ROWS, WAIT_S, KilledError, Pipeline, at, kill_driver
 from kernel_fakes import prefix_of
+from log_records import start_driver
 
 pytestmark = pytest.mark.slow
 
@@ -203,6 +206,25 @@ def test_a_driver_that_has_nothing_to_append_ends_when_another_has_taken_over(
             idle.wait(WAIT_S)
     finally:
         busy.set()
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_stood_still_before_its_sweep_deletes_nothing_of_the_next_one(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ParquetSink.sweep
+    staged = pipeline.out / ".coordlog" / "staging" / "next" / "0-0-0.parquet"
+
+    def late(sink: ParquetSink, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
+        start_driver(pipeline.log, "next")
+        staged.parent.mkdir()
+        staged.write_bytes(b"what only the next driver knows")
+        sweep(sink, keep=keep, is_in_force=is_in_force)
+
+    monkeypatch.setattr(ParquetSink, "sweep", late)
+    pipeline.drive()
+
+    assert pipeline.left_over() == [staged]
 
 
 @pytest.mark.clause("E7")
