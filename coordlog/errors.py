@@ -11,6 +11,7 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
     │   ├── SkipError                a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
+    │   ├── UpkeepError              a log that cannot be copied, adopted, pruned or deleted
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
@@ -79,6 +80,7 @@ __all__ = [
     "TooLargeError",
     "TopicError",
     "UnresolvedError",
+    "UpkeepError",
     "UsageError",
     "WrongThreadError",
 ]
@@ -100,6 +102,17 @@ class UsageError(CoordlogError):
 
 class SkipError(UsageError):
     """A split or an event that cannot be skipped; nothing was appended."""
+
+    def __init__(self, job_id: str, problem: str, next_step: str) -> None:
+        super().__init__(job_id, problem, next_step)
+        self.job_id, self.problem, self.next_step = job_id, problem, next_step
+
+    def __str__(self) -> str:
+        return f"job {self.job_id}: {self.problem}; {self.next_step}"
+
+
+class UpkeepError(UsageError):
+    """A job's log cannot be copied, adopted, pruned or deleted, by what it says; nothing of it was changed."""
 
     def __init__(self, job_id: str, problem: str, next_step: str) -> None:
         super().__init__(job_id, problem, next_step)

@@ -248,7 +248,8 @@ def rebuild(
             "the first record that is needed",
             f"at offset 0, and the log starts at {start}",
             "to be folded from there",
-            "retention has removed history: restore the topic from a copy, or use another job id",
+            "retention has removed history: put an older export on a new topic with `coordlog adopt`, "
+            "or use another job id",
         )
     reached = time.monotonic()
     for stored in log.read(made.end_offset, end):
@@ -279,7 +280,8 @@ def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
                 what,
                 there,
                 here,
-                "use the broker that the job was begun on; a copy of a topic is not the topic",
+                "use the broker that the job was begun on; where it is lost, `coordlog adopt "
+                f"{job_id} --from FILE` puts an exported history on another one",
             )
 
 

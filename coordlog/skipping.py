@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import metadata
 
 from coordlog.errors import SkipError
 from coordlog.kernel.building import KernelConfig, StepBuilder
-from coordlog.log.appender import Patience, take_over
-from coordlog.log.port import Log, UnstoredRecord
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState, Phase
+from coordlog.reigns import PLAIN_TYPES, begin_reign, plain_rebuild
 from coordlog.restore import Rebuild, check_identity
 from coordlog.runtime import to_unstored
-from coordlog.schemas.builtin import BUILTIN_PAYLOADS, EventSkipped, SplitSkipped
-from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.builtin import EventSkipped, SplitSkipped
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["append_skip", "read_job"]
-
-_TYPES = PayloadTypes(BUILTIN_PAYLOADS)
 
 
 def read_job(log: Log, job_id: str) -> Rebuild:
@@ -36,8 +29,7 @@ def read_job(log: Log, job_id: str) -> Rebuild:
         RecordError: A record that counts cannot be read.
         RestoreError: The log is a copy.
     """
-    made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
-    made.catch_up(log, log.high_watermark())
+    made = plain_rebuild(log)
     state = made.state
     if state.epoch == -1:
         raise SkipError(job_id, "its log has no record that counts", "run the job first")
@@ -84,18 +76,8 @@ def append_skip(
         FencedError: Another driver was first.
         LogError: The log.
     """
-    driver_id = secrets.token_hex(8)
-    appender = take_over(
-        log,
-        job_id=made.state.job_id,
-        place=made.place,
-        make_epoch_started=lambda epoch: _epoch_started(made, epoch, driver_id, now_us()),
-        reading=made.feed,
-        patience=patience,
-    )
+    appender = begin_reign(log, made, command="skip", patience=patience, now_us=now_us)
     try:
-        made.catch_up(log, appender.end_offset)
-        assert made.state.driver_id == driver_id, "the epoch in force is this one"
         _check_goes_on(made.state.job_id, made.state)
         records = _turn(made.state, fact, operator_id, subtask, why, now_us())
         newest = made.newest_snapshot.offset
@@ -103,32 +85,6 @@ def append_skip(
     finally:
         appender.close()
     return records[-1].sequence or 0
-
-
-def _epoch_started(made: Rebuild, epoch: int, driver_id: str, now_us: int) -> UnstoredRecord:
-    """What the job is, is as in the reign before; nobody listens in this one."""
-    state = made.state
-    return to_unstored(
-        Record(
-            epoch=epoch,
-            driver_id=driver_id,
-            sequence=None,
-            kind=Kind.EPOCH_STARTED,
-            timestamp_us=max(now_us, state.timestamp_us),
-            job_id=state.job_id,
-            attributes={
-                **dict(state.launch),
-                "endpoint": "",
-                "host": socket.gethostname(),
-                "pid": str(os.getpid()),
-                "coordlog_version": metadata.version("coordlog"),
-                "python_version": platform.python_version(),
-                "take_over": "false",
-                "command": "skip",
-            },
-        ),
-        snapshot_offset=made.newest_snapshot.offset,
-    )
 
 
 def _turn(
@@ -141,7 +97,7 @@ def _turn(
 ) -> list[Record]:
     """The fact, its type before it where that is new."""
     config = KernelConfig(
-        projection=JobProjection(_TYPES, {}),
+        projection=JobProjection(PLAIN_TYPES, {}),
         operators=state.operators,
         is_batch=state.is_batch,
         keeps_finished_splits=False,

@@ -35,6 +35,7 @@ __all__ = [
     "SnapshotCodec",
     "SnapshotUnusableError",
     "SnapshotVersionError",
+    "moved_snapshot",
     "redacted_snapshot",
     "schemas_of",
     "snapshot_in",
@@ -309,6 +310,25 @@ def redacted_snapshot(record: Record, state: JobState) -> bytes:
     there = _body_of(snapshot_in(record))
     body = replace(there, projections=(), projection_states=(), job_state=state)
     return SNAPSHOT_TYPE.encode(_snapshot_of(_BODY.encode(body)))
+
+
+def moved_snapshot(record: Record, places: Mapping[int, int]) -> bytes | None:
+    """The payload of a `SNAPSHOT` in a log whose offsets are others; None where it stays, or cannot be read here.
+
+    Args:
+        record: The `SNAPSHOT`.
+        places: The new offsets of `CHECKPOINT_COMPLETED`s before it, by the old ones; none of one that is gone.
+    """
+    try:
+        body = _body_of(snapshot_in(record))
+    except SnapshotUnusableError:
+        return None
+    was = body.checkpoint_offset
+    if was is None or places.get(was) == was:
+        return None
+    return SNAPSHOT_TYPE.encode(
+        _snapshot_of(_BODY.encode(replace(body, checkpoint_offset=places.get(was))))
+    )
 
 
 def _no_projection(_operator_id: str, _place: object) -> None:

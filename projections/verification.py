@@ -21,6 +21,8 @@ __all__ = ["Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
 """Kept; more are only counted."""
+_IDENTITY: Final = ("cluster_id", "topic_id")
+"""Attributes of an `EPOCH_STARTED`: which log it was written to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ def verify(
     """
     made, projection = Verified(), plain_projection()
     state = projection.initial()
+    began = 0
     for one in audit_records(stored):
         if on_progress is not None:
             on_progress(one.offset)
@@ -98,15 +101,38 @@ def verify(
                 made.found(one.offset, what)
         for what in _record_faults(made, one, record):
             made.found(one.offset, what)
+        before = state
         try:
             state = projection.apply(state, record)
         except RecordError as error:
             made.found(one.offset, str(error.problem))
             made.is_whole = False
             break
-        for what in _state_faults(made, state, record, identity):
+        if record.kind is Kind.EPOCH_STARTED:
+            began = one.offset
+            for what in _moves(before, state):
+                made.found(one.offset, what)
+        for what in _state_faults(made, state, record):
             made.found(one.offset, what)
+    for name, here in zip(_IDENTITY, identity, strict=True):
+        there = state.launch.get(name, "")
+        if here and there and here != there:
+            made.found(
+                began, f"it was written to the log of {name} {there}, and this one has {here}"
+            )
     return made
+
+
+def _moves(before: JobState, state: JobState) -> Iterator[str]:
+    """Whether a reign is on the same log as the one before, or says that the job has moved from there."""
+    said = {name: state.launch.get(f"adopted_{name}", "") for name in _IDENTITY}
+    is_adoption = any(said.values())
+    for name in _IDENTITY:
+        was, now = before.launch.get(name, ""), state.launch.get(name, "")
+        if is_adoption and was != said[name]:
+            yield f"it says that the job comes from {name} {said[name]}, and it comes from {was}"
+        if not is_adoption and was and now and was != now:
+            yield f"it was written to the log of {name} {now}, and the reign before to that of {was}"
 
 
 def _snapshot(made: Verified, state: JobState, record: Record) -> tuple[JobState, tuple[str, ...]]:
@@ -152,14 +178,7 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             )
 
 
-def _state_faults(
-    made: Verified, state: JobState, record: Record, identity: tuple[str, str]
-) -> Iterator[str]:
-    if record.kind is Kind.EPOCH_STARTED:
-        for name, here in zip(("cluster_id", "topic_id"), identity, strict=True):
-            there = record.attributes.get(name, "")
-            if here and there and here != there:
-                yield f"it was written to the log of {name} {there}, and this one has {here}"
+def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[str]:
     if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
         made.checkpoint_count += 1
         completed = state.completed.get(record.checkpoint_id)

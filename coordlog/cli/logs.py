@@ -13,13 +13,14 @@ import click
 
 from coordlog.errors import TopicError
 from coordlog.log.exported import ExportedLog
-from coordlog.log.port import Log
+from coordlog.log.port import Log, PrunableLog
 
 __all__ = [
     "SERVERS_VARIABLE",
     "FileLogs",
     "KafkaLogs",
     "Logs",
+    "NewLogs",
     "find_logs",
     "no_such_job",
     "with_history",
@@ -52,6 +53,18 @@ class Logs(Protocol):
         ...
 
 
+class NewLogs(Logs, Protocol):
+    """Where logs can be made too."""
+
+    def create(self, job_id: str) -> PrunableLog:
+        """The log of a job, made where there is none, which the caller closes."""
+        ...
+
+    def open_topic(self, topic: str) -> Log:
+        """Any topic as a log to be read, which the caller closes. Raises TopicError where there is none."""
+        ...
+
+
 class KafkaLogs:
     """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
 
@@ -81,6 +94,20 @@ class KafkaLogs:
         there = self.jobs()
         if job_id not in there:
             raise no_such_job(job_id, self._servers, there)
+        log.open()
+        return log
+
+    def create(self, job_id: str) -> PrunableLog:
+        """As in `NewLogs`."""
+        log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
+        log.create()
+        return log
+
+    def open_topic(self, topic: str) -> Log:
+        """As in `NewLogs`."""
+        log = self._kafka.KafkaLog(
+            topic, self._servers, security=self._security, fsync=False, retention_ms=0
+        )
         log.open()
         return log
 

@@ -25,9 +25,8 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.skipping import append_skip, read_job
 from coordlog.spark_integration.client_requests import request_coordinator
-from coordlog.spark_integration.endpoint import probe_driver
-from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
 
+from .living import driver_lives
 from .logs import Logs, with_logs
 
 __all__ = ["skip"]
@@ -92,7 +91,7 @@ def skip(
         made = read_job(log, job)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif _lives(job, made.state, is_take_over=is_take_over):
+        elif driver_lives(job, made.state, is_take_over=is_take_over):
             _ask(job, made.state, wanted, why)
         else:
             _append(log, job, made, wanted, why)
@@ -169,27 +168,6 @@ def _is_skipped(state: JobState, wanted: _Wanted) -> bool:
         digest=fact.digest,
     )
     return key in state.skipped_events
-
-
-def _lives(job: str, state: JobState, *, is_take_over: bool) -> bool:
-    """Whether a driver of the job answers, and proves itself.
-
-    Raises:
-        SkipError: Nobody here can tell: there is no token to ask with.
-    """
-    endpoint, token = state.launch.get("endpoint"), find_token(job)
-    if not endpoint or is_take_over:
-        return False
-    if token is not None:
-        return probe_driver(endpoint, job_id=job, driver_id=state.driver_id, token=token)
-    if state.is_over:
-        return False
-    raise SkipError(
-        job,
-        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
-        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
-        "--take-over",
-    )
 
 
 def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
