@@ -21,7 +21,7 @@ from .state import JobState
 __all__ = ["PrunePlan", "SnapshotPlace", "kept_checkpoints", "plan_prune"]
 
 _OVERHEAD_BYTES = 61
-"""Of a record on disk, beside key, header and value: measured on batches of one."""
+"""What a record takes on disk beside key and value: its header, its lengths, a part of its batch's 61 bytes."""
 
 
 def kept_checkpoints(state: JobState) -> tuple[int, ...]:

@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import click
 
 from coordlog.errors import TopicError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log, PrunableLog
+
+if TYPE_CHECKING:
+    from coordlog.log.kafka.examining import BrokerFacts
 
 __all__ = [
     "SERVERS_VARIABLE",
@@ -110,6 +113,19 @@ class KafkaLogs:
         )
         log.open()
         return log
+
+    def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
+        """What the brokers say of themselves, and of the topics of these jobs."""
+        from coordlog.log.kafka import examining  # noqa: PLC0415, as above
+
+        topics = tuple(f"{one}.log" for one in job_ids)
+        return examining.examine(self._servers, topics, security=self._security)
+
+    def clock_ahead_s(self) -> float:
+        """By how much a broker's clock is ahead of this machine's, in seconds."""
+        from coordlog.log.kafka import examining  # noqa: PLC0415, as above
+
+        return examining.clock_ahead_s(self._servers, security=self._security)
 
     def delete(self, job_id: str) -> None:
         """As in `Logs`."""

@@ -52,6 +52,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "export": _Command("export", "export", "Write a job's whole log to one file."),
     "import": _Command("adopt", "import_", "Put an exported history into a log, to look at it."),
     "adopt": _Command("adopt", "adopt", "Let a job go on here from an exported history."),
+    "doctor": _Command("doctor", "doctor", "Look for what is wrong, or soon will be."),
     "jobs": _Command("jobs", "jobs", "List the jobs that have a log."),
     "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
     "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),
