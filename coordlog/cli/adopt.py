@@ -8,11 +8,11 @@ import click
 
 from coordlog.adopting import adopt as adopt_history
 from coordlog.adopting import checked, copy_history
-from coordlog.errors import DriverAliveError, UpkeepError
+from coordlog.errors import UpkeepError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log
 
-from .living import driver_lives
+from .living import Reign, refuse_live_driver
 from .logs import NewLogs, with_logs
 
 __all__ = ["adopt", "import_"]
@@ -76,9 +76,7 @@ def adopt(
     try:
         made, found = checked(source, job, on_progress=_checked)
         state = made.state
-        if driver_lives(job, state, is_take_over=is_take_over):
-            endpoint = state.launch.get("endpoint", "")
-            raise DriverAliveError(job, state.epoch, state.driver_id, endpoint)
+        refuse_live_driver(job, Reign.of(state), is_take_over=is_take_over)
         target = logs.create(job)
         try:
             here = target.identity

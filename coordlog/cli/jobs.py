@@ -7,6 +7,7 @@ import click
 from coordlog.schemas.header import Header
 
 from .console import iso
+from .living import refuse_live_driver, reign_in
 from .logs import Logs, no_such_job, with_logs
 
 __all__ = ["delete", "jobs"]
@@ -26,20 +27,47 @@ def jobs(logs: Logs) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: it does not.",
+)
 @with_logs
-def delete(logs: Logs, *, job: str, yes: bool) -> None:
+def delete(logs: Logs, *, job: str, yes: bool, is_take_over: bool) -> None:
     """Delete the log of JOB, with all its history; files that it has committed stay.
 
-    A job that is started under that name later begins from nothing: it does not know what the old
-    one has committed.
+    Refused while a driver of it lives. A job that is started under that name later begins from
+    nothing: it does not know what the old one has committed.
     """
     there = logs.jobs()
     if job not in there:
         raise no_such_job(job, logs.where, there)
+    if not is_take_over:
+        _refuse_live_driver(logs, job)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
     logs.delete(job)
+    _delete_payloads(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
+
+
+def _refuse_live_driver(logs: Logs, job: str) -> None:
+    log = logs.open(job)
+    try:
+        reign = reign_in(log, job)
+    finally:
+        log.close()
+    if reign is not None:
+        refuse_live_driver(job, reign, is_take_over=False)
+
+
+def _delete_payloads(job: str) -> None:
+    """What the log has addressed and does not hold goes after it: nothing reads it then.
+
+    Every payload stands in the log itself so far; a store of payloads is emptied of the job's here.
+    """
+    del job
 
 
 def _described(logs: Logs, job: str) -> str:

@@ -26,7 +26,7 @@ from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.skipping import append_skip, read_job
 from coordlog.spark_integration.client_requests import request_coordinator
 
-from .living import driver_lives
+from .living import Reign, driver_lives
 from .logs import Logs, with_logs
 
 __all__ = ["skip"]
@@ -91,7 +91,7 @@ def skip(
         made = read_job(log, job)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(job, made.state, is_take_over=is_take_over):
+        elif driver_lives(job, Reign.of(made.state), is_take_over=is_take_over):
             _ask(job, made.state, wanted, why)
         else:
             _append(log, job, made, wanted, why)
