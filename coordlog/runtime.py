@@ -81,7 +81,7 @@ from coordlog.schemas.record import Record, record_key
 
 from .arrivals import input_of, registration_of
 from .releasing import Releasing, Workers
-from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker
+from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from .timers import Clock, Timers
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
@@ -337,6 +337,9 @@ class Runtime:
 
     def handle(self, given: Input, *, connection_id: int | None = None) -> None:
         """One turn for this input, and those that are due after it."""
+        if self._snapshots.asks(given):
+            self._take_asked()
+            return
         self._run_turn(given, connection_id)
         following = due(self.state)
         while following is not None and self.outcome is None:
@@ -348,14 +351,27 @@ class Runtime:
         self._retry_final_checkpoint()
         self._release_ready()
 
-    def _take_snapshot(self) -> None:
+    def _take_asked(self) -> None:
+        """The snapshots that clients want; each is answered once it counts."""
+        while (asked := self._snapshots.next_asked()) is not None:
+            self._take_snapshot(asked.request_id)
+        self._release_ready()
+
+    def _take_snapshot(self, request_id: int | None = None) -> None:
         """A turn of its own: its type is in the log before."""
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
             self._run_turn(RegisterType(payload_type=key), None)
-        payload = self._snapshots.take(self.state)
+        payload, place = self._snapshots.take(self.state), self.state.next_sequence
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
+        if request_id is None:
+            return
+        if payload is None:
+            self._waiting.append(self._turn_of_effects())
+        # It is the newest turn that waits: nothing has been appended since.
+        answer = snapshot_answer(request_id, place, payload, self._snapshots.why_not)
+        self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
         """A turn without records, for effects that must not overtake what waits for the log."""
@@ -498,7 +514,7 @@ class Runtime:
                 self._snapshots.released(turn.records[n], offsets[first + n])
             first += len(turn.unstored)
             self._release(turn)
-        self._release_ready()
+        self._take_asked()
 
     def stalled_s(self) -> float:
         """For how long, in all, the log has not acknowledged what it was handed."""

@@ -8,10 +8,14 @@ nothing names is no place to start, because only a fold from further back tells 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from coordlog.errors import OutOfRangeError, RecordError
+from coordlog.kernel.inputs import RequestArrived, RequestOutcome
+from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import (
     RECORD_BYTES_MAX,
     SNAPSHOT_BYTES_PER_RECORD,
@@ -27,8 +31,10 @@ from coordlog.projections.snapshots import (
     snapshot_in,
 )
 from coordlog.projections.state import JobState
+from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
+from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 
 __all__ = [
@@ -38,10 +44,13 @@ __all__ = [
     "SnapshotSearch",
     "SnapshotTaker",
     "find_snapshot",
+    "first_snapshot",
+    "snapshot_answer",
 ]
 
 _log = logging.getLogger(__name__)
 
+_WANTED = payload_type_of(SnapshotWanted).key
 _TAILS = (64, 4_096)
 """Records at a log's end that are looked at for one with a header of ours: others may stand behind it."""
 _ENVELOPE_BYTES = 2_048
@@ -87,6 +96,9 @@ class SnapshotTaker:
         self._sequence, self._wait = newest.sequence, every or 0
         self._checkpoint_offset = checkpoint_offset
         self._unreleased = 0
+        self._asked: deque[RequestArrived] = deque()
+        self.why_not = ""
+        """Why `take` has given none the last time."""
         if every is not None and codec.without_codec:
             self._every = None
             _log.warning(
@@ -112,6 +124,17 @@ class SnapshotTaker:
         else:
             self._checkpoint_offset = offset
 
+    def asks(self, given: object) -> bool:
+        """Whether this input is a client's wish for a snapshot: it waits for `next_asked` then."""
+        is_asked = isinstance(given, RequestArrived) and given.payload_type == _WANTED
+        if is_asked:
+            self._asked.append(cast("RequestArrived", given))
+        return is_asked
+
+    def next_asked(self) -> RequestArrived | None:
+        """The next wish that can be met now; none while something that is watched waits for the log."""
+        return self._asked.popleft() if self._asked and not self._unreleased else None
+
     def is_due(self, state: JobState) -> bool:
         """Whether one is to be taken of this state.
 
@@ -126,16 +149,24 @@ class SnapshotTaker:
 
     def take(self, state: JobState) -> bytes | None:
         """The payload of a snapshot of `state`; None where there can be none, which is logged."""
-        assert self._every is not None, "it is due"
+        if state.is_over:
+            self.why_not = f"the job is {state.phase.value}"
+            return None
+        if self._codec.without_codec:
+            operators = ", ".join(self._codec.without_codec)
+            self.why_not = f"the projections of the operators {operators} have no codec"
+            return None
         self._sequence = state.next_sequence
         try:
             made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
-        except Exception:  # noqa: BLE001, a user's codec: the job goes on without
+        except Exception as error:  # noqa: BLE001, a user's codec: the job goes on without
             _log.exception("no snapshots any more: job=%s epoch=%d", state.job_id, state.epoch)
             self._every = None
+            self.why_not = f"its state cannot be encoded: {type(error).__name__}: {error}"
             return None
         payload = SNAPSHOT_TYPE.encode(made)
         if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
+            self.why_not = f"its state has {len(payload)} bytes, compressed, and a record holds {RECORD_BYTES_MAX}"
             self._wait *= 2
             _log.warning(
                 "no snapshot: job=%s epoch=%d sequence=%d: the state has %d bytes, compressed %d, and a record "
@@ -151,8 +182,26 @@ class SnapshotTaker:
             )
             return None
         large = max(0, made.state_bytes - SNAPSHOT_CHEAP_BYTES)
-        self._wait = max(self._every, large // SNAPSHOT_BYTES_PER_RECORD)
+        self._wait = max(self._every or 0, large // SNAPSHOT_BYTES_PER_RECORD)
         return payload
+
+
+def snapshot_answer(
+    request_id: int, sequence: int, payload: bytes | None, why_not: str
+) -> AnswerRequest:
+    """What a client is told that wanted a snapshot: where it stands, or why there is none."""
+    if payload is None:
+        return AnswerRequest(
+            request_id=request_id, outcome=RequestOutcome.REFUSED, reason=f"no snapshot: {why_not}"
+        )
+    taken = payload_type_of(SnapshotTaken)
+    return AnswerRequest(
+        request_id=request_id,
+        outcome=RequestOutcome.ANSWERED,
+        sequence=sequence,
+        payload_type=taken.key,
+        payload=taken.encode(SnapshotTaken(payload_bytes=len(payload))),
+    )
 
 
 # --- a reader's -------------------------------------------------------------------------------------------------------
@@ -165,6 +214,10 @@ class FoundSnapshot:
     decoded: DecodedSnapshot
 
 
+class _OtherRecordError(SnapshotUnusableError):
+    """What stands there is no snapshot."""
+
+
 @dataclass(slots=True, kw_only=True)
 class SnapshotSearch:
     """What looking for one has come to."""
@@ -172,6 +225,8 @@ class SnapshotSearch:
     found: FoundSnapshot | None = None
     passed_over: dict[int, str] = field(default_factory=dict)
     """By offset, newest first: why a snapshot on the way is no place to start."""
+    others: set[int] = field(default_factory=set)
+    """Of these offsets, those at which another record stands."""
 
 
 def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> SnapshotSearch:
@@ -203,6 +258,17 @@ def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> Snaps
     return search
 
 
+def first_snapshot(log: Log, codec: SnapshotCodec, start: int) -> SnapshotSearch:
+    """The one with which a pruned log begins, at its first offset `start`.
+
+    Raises:
+        LogUnavailableError: The log does not answer.
+    """
+    search = SnapshotSearch()
+    _try(log, codec, start, search)
+    return search
+
+
 def _named_at_the_end(log: Log, start: int, end: int) -> int:
     """The newest that one of the last records names, -1 for none."""
     for count in _TAILS:
@@ -222,6 +288,9 @@ def _try(log: Log, codec: SnapshotCodec, offset: int, search: SnapshotSearch) ->
         return -1
     try:
         search.found = _found(stored, codec)
+    except _OtherRecordError as error:
+        search.passed_over[offset] = str(error)
+        search.others.add(offset)
     except (RecordError, SnapshotUnusableError) as error:
         search.passed_over[offset] = str(error)
     return stored.header.snapshot_offset
@@ -240,7 +309,7 @@ def _found(stored: StoredRecord, codec: SnapshotCodec) -> FoundSnapshot:
     assert header is not None, "its caller has looked"
     record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
-        raise SnapshotUnusableError(f"it is a {record.kind.value}, and no snapshot")
+        raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
     decoded = codec.decode(snapshot_in(record))
     state = decoded.state
     there, here = (

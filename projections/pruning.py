@@ -7,13 +7,13 @@ is of one or the other kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from coordlog.errors import RecordError
 from coordlog.schemas.record import Kind, Record
 
-from .audit import AuditRecord
+from .audit import AuditRecord, Stored, audit_records
 from .moments import plain_projection
 from .snapshots import SnapshotUnusableError, state_of
 from .state import JobState
@@ -35,6 +35,7 @@ class SnapshotPlace:
     """A `SNAPSHOT` that counts."""
 
     offset: int
+    sequence: int
     timestamp_us: int
     completed: frozenset[int]
     """The checkpoints that its state holds."""
@@ -71,28 +72,32 @@ class PrunePlan:
     """The newest snapshot that a log can begin with, whatever is to be kept."""
 
 
-def plan_prune(records: Iterable[AuditRecord], *, keep_checkpoints: int) -> PrunePlan:
+def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
     """What could be removed, so that the last `keep_checkpoints` restorable checkpoints and all kept ones stay.
 
     Args:
-        records: All of the log, from its first record on.
+        stored: All of the log, from its first record on.
         keep_checkpoints: 1 or more. Where fewer are restorable, all of them.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
     """
     fold = _Fold()
-    for one in records:
+    for one in audit_records(fold.noting(stored)):
         fold.feed(one)
     state = fold.state
     restorable = sorted(n for n in state.completed if n <= state.last_checkpoint)
     wanted = tuple(sorted({*restorable[-keep_checkpoints:], *kept_checkpoints(state)}))
     usable = [one for one in fold.snapshots if one.why_not is None]
-    fitting = [one for one in usable if all(fold.has(one, n) for n in wanted)]
+    # Behind what the log begins with must stand one that the job's own code can start from.
+    named = [one for one in usable if one.offset <= fold.named]
+    fitting = [one for one in named if all(fold.has(one, n) for n in wanted)]
     begins_with = max(fitting, key=lambda one: one.offset, default=None)
     why_not = ""
     if not usable:
         why_not = "it has no snapshot" if not fold.snapshots else "no snapshot of it can be used"
+    elif not named:
+        why_not = "its last driver could start from no snapshot that there is"
     elif begins_with is None:
         why_not = f"no snapshot leaves all of the checkpoints {', '.join(map(str, wanted))}"
     elif begins_with.offset <= fold.start:
@@ -108,7 +113,7 @@ def plan_prune(records: Iterable[AuditRecord], *, keep_checkpoints: int) -> Prun
         why_not=why_not,
         record_count=fold.record_count,
         byte_count=fold.byte_count,
-        newest=max(usable, key=lambda one: one.offset, default=None),
+        newest=max(named, key=lambda one: one.offset, default=None),
     )
 
 
@@ -122,13 +127,27 @@ class _Fold:
         self._completed: dict[int, int] = {}
         self.completed_us: dict[int, int] = {}
         self._is_begun = False
+        self.named = -1
+        """The newest snapshot that the last driver has taken or come across, by what its headers say."""
+        self._pointers: dict[int, int] = {}
+        self._is_command = False
+
+    def noting(self, stored: Iterable[Stored]) -> Iterator[Stored]:
+        """The records, with their headers' pointers kept until they are fed."""
+        for one in stored:
+            header = one.header
+            if header is not None:
+                self._pointers[one.offset] = header.snapshot_offset
+            yield one
 
     def feed(self, one: AuditRecord) -> None:
         if self.start < 0:
             self.start, self.began_us = one.offset, one.timestamp_ms * 1000
         self.end = one.offset + 1
+        pointer = self._pointers.pop(one.offset, -1)
         if one.counts:
             self._apply(one)
+            self._name(one, pointer)
         self.record_count += 1
         self.byte_count += _OVERHEAD_BYTES + len(one.key or b"") + len(one.value or b"")
 
@@ -143,6 +162,16 @@ class _Fold:
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
             self._completed[record.checkpoint_id] = one.offset
             self.completed_us[record.checkpoint_id] = record.timestamp_us
+
+    def _name(self, one: AuditRecord, pointer: int) -> None:
+        """A command folds without the job's projections: what its headers name, the job may not be able to read."""
+        kind = None if one.record is None else one.record.kind
+        if kind is Kind.EPOCH_STARTED:
+            self._is_command = "command" in self.state.launch
+            if not self._is_command:
+                self.named = pointer
+        elif not self._is_command:
+            self.named = max(self.named, pointer, one.offset if kind is Kind.SNAPSHOT else -1)
 
     def _snapshot(self, one: AuditRecord, record: Record) -> None:
         """Its state must be the fold's there: what it is not, no log may begin with."""
@@ -160,6 +189,7 @@ class _Fold:
         self.snapshots.append(
             SnapshotPlace(
                 offset=one.offset,
+                sequence=-1 if record.sequence is None else record.sequence,
                 timestamp_us=record.timestamp_us,
                 completed=frozenset(held.completed),
                 bytes_below=self.byte_count,

@@ -21,6 +21,8 @@ __all__ = [
     "SkipEvent",
     "SkipRecorded",
     "SkipSplit",
+    "SnapshotTaken",
+    "SnapshotWanted",
     "SplitFinished",
     "SplitSkipped",
     "StopRequested",
@@ -234,6 +236,20 @@ class SkipRecorded(Payload):
     was_skipped_before: bool
 
 
+@request("coordlog.snapshot_wanted", version=1)
+class SnapshotWanted(Payload):
+    """A client wants the driver to append a `SNAPSHOT` now; the driver itself answers, with `SnapshotTaken`."""
+
+    why: str
+
+
+@response("coordlog.snapshot_taken", version=1)
+class SnapshotTaken(Payload):
+    """It counts; the answer's sequence is its own."""
+
+    payload_bytes: int
+
+
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     AttemptSnapshot,
     CheckpointMetadata,
@@ -245,6 +261,8 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     SkipEvent,
     SkipRecorded,
     SkipSplit,
+    SnapshotTaken,
+    SnapshotWanted,
     SplitFinished,
     SplitSkipped,
     StopRequested,

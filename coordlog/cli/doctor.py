@@ -17,7 +17,6 @@ from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.java import find_java
 from coordlog.log.kafka.examining import BrokerFacts
 from coordlog.log.user_folders import home_folder
-from coordlog.projections.audit import audit_records
 from coordlog.projections.pruning import plan_prune
 
 from .console import json_of, new_console, print_json
@@ -145,9 +144,7 @@ def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
             began = next(iter(log.read(start, end))).timestamp_ms * 1000
             last = next(iter(log.read(end - 1, end))).timestamp_ms * 1000
         if is_read:
-            plan = plan_prune(
-                audit_records(log.read(start, end)), keep_checkpoints=RETAINED_CHECKPOINTS
-            )
+            plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
     except RecordError as error:
         problem = f"{error}; `coordlog verify {job_id}` tells all"
     finally:

@@ -24,6 +24,7 @@ __all__ = [
     "KafkaLogs",
     "Logs",
     "NewLogs",
+    "PrunableLogs",
     "find_logs",
     "no_such_job",
     "with_history",
@@ -68,6 +69,14 @@ class NewLogs(Logs, Protocol):
         ...
 
 
+class PrunableLogs(Logs, Protocol):
+    """Where logs can be shortened."""
+
+    def open(self, job_id: str) -> PrunableLog:
+        """As in `Logs`."""
+        ...
+
+
 class KafkaLogs:
     """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
 
@@ -88,7 +97,7 @@ class KafkaLogs:
         """As in `Logs`."""
         return self._kafka.list_jobs(self._servers, security=self._security)
 
-    def open(self, job_id: str) -> Log:
+    def open(self, job_id: str) -> PrunableLog:
         """As in `Logs`."""
         # Neither fsync nor a retention is asked of it: it is only read.
         log = self._kafka.KafkaLog.for_job(

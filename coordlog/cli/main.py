@@ -53,6 +53,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "import": _Command("adopt", "import_", "Put an exported history into a log, to look at it."),
     "adopt": _Command("adopt", "adopt", "Let a job go on here from an exported history."),
     "doctor": _Command("doctor", "doctor", "Look for what is wrong, or soon will be."),
+    "prune": _Command("prune", "prune", "Remove the beginning of a job's log, archived first."),
     "jobs": _Command("jobs", "jobs", "List the jobs that have a log."),
     "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
     "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),

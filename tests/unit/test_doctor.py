@@ -49,6 +49,7 @@ BROKER = BrokerFacts(
 )
 SNAPSHOT = SnapshotPlace(
     offset=900,
+    sequence=890,
     timestamp_us=NOW_US - 10 * HOUR_US,
     completed=frozenset({5, 6, 7}),
     bytes_below=9 * GB // 10,
