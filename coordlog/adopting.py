@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from coordlog.errors import LogUnavailableError, RecordError, RestoreError, UpkeepError
+from coordlog.errors import CommandError, LogUnavailableError, RecordError, RestoreError
 from coordlog.limits import GROUP_BYTES_MAX, GROUP_RECORDS_MAX
 from coordlog.log.appender import Patience
 from coordlog.log.port import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
+from coordlog.own_reign import begin_reign, read_records
 from coordlog.projections.snapshots import moved_snapshot
 from coordlog.projections.verification import Verified, verify
-from coordlog.reigns import begin_reign, plain_rebuild
 from coordlog.restore import Rebuild
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.header import decode_header, encode_header
@@ -62,7 +62,7 @@ def checked(
             "to be whole",
             "take another copy: `coordlog verify FILE` tells which is whole",
         )
-    made = plain_rebuild(source)
+    made = read_records(source)
     if made.state.epoch == -1:
         raise RestoreError(
             job_id, "the history", "without a record that counts", "to be one", "take another copy"
@@ -95,17 +95,18 @@ def adopt(
         on_progress: Called now and then with records copied and the number of all.
 
     Raises:
-        UpkeepError: Something else stands in the target.
+        CommandError: Something else stands in the target.
         FencedError: Another driver was first there.
         LogError: One of the logs.
     """
     count = copy_history(source, target, job_id, patience=patience, on_progress=on_progress)
-    made = plain_rebuild(target)
+    made = read_records(target)
     was, here = made.state.launch, target.identity
     old_cluster, old_topic = was.get("cluster_id", ""), was.get("topic_id", "")
-    appender = begin_reign(
+    begin_reign(
         target,
         made,
+        lambda _state: [],
         command="adopt",
         attributes={
             "cluster_id": here.cluster_id,
@@ -115,7 +116,6 @@ def adopt(
         },
         patience=patience,
     )
-    appender.close()
     return Adopted(
         record_count=count,
         cluster_id=old_cluster,
@@ -138,7 +138,7 @@ def copy_history(
     them the snapshot pointers in the headers, and the one in each `SNAPSHOT`. What counts there counts here.
 
     Raises:
-        UpkeepError: Something else stands in the target.
+        CommandError: Something else stands in the target.
         LogUnavailableError: No progress within `log_timeout_s`.
         AppendRefusedError: The target does not take a record.
     """
@@ -231,7 +231,7 @@ def _compare(
             stored.timestamp_ms,
         )
         if one is None or there != (one.key, one.value, one.header, one.timestamp_us // 1000):
-            raise UpkeepError(
+            raise CommandError(
                 job_id,
                 f"{target.identity.name} has something else at offset {stored.offset} than this history",
                 f"if nothing in it is needed remove it with `coordlog delete {job_id}`, and try again",

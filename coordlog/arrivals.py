@@ -26,8 +26,10 @@ from coordlog.messages import (
     SkipSplit,
     UpMessage,
 )
+from coordlog.projections.splits import Assigned, SplitsState
+from coordlog.projections.state import JobState
 
-__all__ = ["input_of", "registration_of"]
+__all__ = ["input_of", "lost_connection", "registration_of"]
 
 
 def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
@@ -105,6 +107,38 @@ def _failure_of(subtask: int, attempt_number: int, message: Fail) -> AttemptLost
         operator_id=message.operator_id,
         split_id=message.split_id,
         event_id=message.event_id,
+        final=message.final,
+    )
+
+
+def lost_connection(
+    state: JobState, source_id: str, key: tuple[int, int], reason: str, *, is_with_another: bool
+) -> AttemptLost:
+    """The kernel's input for an attempt whose connection is gone (clause B8).
+
+    Its process could not say what it did: where one split alone was assigned to it, it read that;
+    but one that another has taken with it is not to be blamed on what it read.
+
+    Args:
+        state: Before it.
+        source_id: The source.
+        key: Subtask and attempt number.
+        reason: Why the connection is gone.
+        is_with_another: See `Losses`.
+    """
+    subtask, attempt_number = key
+    splits = state.projections.get(source_id)
+    split_id = None
+    if isinstance(splits, SplitsState) and not is_with_another:
+        given = splits.reader(subtask).splits
+        reading = [one for one in given if isinstance(splits.splits[one].place, Assigned)]
+        split_id = reading[0] if len(reading) == 1 else None
+    return AttemptLost(
+        subtask=subtask,
+        attempt_number=attempt_number,
+        reason=reason,
+        split_id=split_id,
+        is_with_another=is_with_another,
     )
 
 

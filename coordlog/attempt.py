@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import enum
 import queue
+import resource
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
+from coordlog.causes import OUT_OF_SPACE, chain_of_causes, is_out_of_space
 from coordlog.chain import Chain
 from coordlog.errors import ClosedError, FencedAttemptError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX
@@ -356,9 +358,10 @@ class AttemptRunner:
         message = Fail(
             operator_id=place.operator_id,
             callback=place.callback,
-            reason="".join(traceback.format_exception(error))[-REASON_CHARS_MAX:],
+            reason=_told(error)[-REASON_CHARS_MAX:],
             split_id=place.split_id,
             event_id=place.event_id,
+            final=OUT_OF_SPACE if is_out_of_space(error) else "",
         )
         try:
             self._outbox(message)
@@ -416,3 +419,19 @@ class AttemptRunner:
         except queue.Empty:
             return
         self.handle(message)
+
+
+def _told(error: BaseException) -> str:
+    """Its traceback, whose last line says what has happened; where memory has run out, with the numbers."""
+    text = "".join(traceback.format_exception(error))
+    if not any(isinstance(one, MemoryError) for one in chain_of_causes(error)):
+        return text
+    taken_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_unlimited = limit_bytes == resource.RLIM_INFINITY
+    limit = "no limit" if is_unlimited else f"a limit of {limit_bytes >> 20:,} MiB"
+    return (
+        f"{text.rstrip()} (no memory is left: its process has held up to {taken_mib:,} MiB and "
+        f"has {limit} on its addresses, which `spark.executor.pyspark.memory` sets: give it more, or "
+        "fewer rows at once with `batch_rows`)\n"
+    )

@@ -10,10 +10,10 @@ from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
 from coordlog.projections.job import destinations_in
-from coordlog.projections.retained import why_not_retained
+from coordlog.projections.retention import why_not_retained
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 
-__all__ = ["branched", "check_branch", "refuse_earlier_output"]
+__all__ = ["branched", "check_begun", "check_branch", "refuse_earlier_output"]
 
 
 @runtime_checkable
@@ -83,6 +83,39 @@ def check_branch(
     return tuple(
         one.operator_id for one in sinks if _check_sink(job_id, state, one, from_checkpoint)
     )
+
+
+def check_begun(job_id: str, state: JobState, chain: Chain) -> tuple[str, ...]:
+    """Refuse that a job which begins from another one's checkpoint writes where that one does.
+
+    Args:
+        job_id: The job.
+        state: What its log says: before its own first driver.
+        chain: The job's.
+
+    Returns:
+        The operators that write, in the order of the chain, as in `check_branch`; none for any other job.
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    begun_from = state.launch.get("begun_from")
+    if begun_from is None:
+        return ()
+    there = destinations_in(state.launch.get("operators", "[]"))
+    sinks = [one for one in chain.coordinators if one.sink is not None]
+    for one in sinks:
+        was, here = there.get(one.operator_id), one.destination
+        if here is None or here == was:
+            raise RestoreError(
+                job_id,
+                f"the destination of operator {one.operator_id!r}",
+                f"{was or 'one that is not told'}, that of {begun_from},",
+                here or "one that is not told",
+                "a job that begins from another one's checkpoint writes elsewhere: give it a "
+                "destination of its own",
+            )
+    return tuple(one.operator_id for one in sinks)
 
 
 def _check_options(

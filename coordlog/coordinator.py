@@ -186,8 +186,14 @@ class CoordinatorContext(Protocol):
         """Append a fact."""
         ...
 
-    def fail_job(self, cause: BaseException | str) -> None:
-        """Fail the job globally. Any thread; only the first call until the next reset counts (clause A4)."""
+    def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
+        """Fail the job globally. Any thread; only the first call until the next reset counts (clause A4).
+
+        Args:
+            cause: Why; it is in the history.
+            is_final: Trying again would find the same: the job ends as failed at once, and the
+                restart policy is not asked. The next start goes on as after any failure.
+        """
         ...
 
     def call_async(

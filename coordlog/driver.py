@@ -356,7 +356,8 @@ class JobDriver:
             if self._mailbox.error is not None:
                 raise self._mailbox.error
             if runtime.outcome is not None and not runtime.outcome.is_finished:
-                raise JobFailedError(self._options.job_id, runtime.outcome.reasons)
+                end = runtime.outcome
+                raise JobFailedError(self._options.job_id, end.reasons, end.where, end.final)
             status = JobStatus.FINISHED if runtime.outcome is not None else JobStatus.STOPPED
         return JobResult(
             job_id=self._options.job_id,

@@ -9,9 +9,10 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
     │   ├── ClosedError              a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
-    │   ├── SkipError                a split or an event that cannot be skipped
+    │   ├── CommandError             a command that this job cannot be given
+    │   │   ├── KeepError              a checkpoint that cannot be kept, or let go
+    │   │   └── SkipError              a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
-    │   ├── UpkeepError              a log that cannot be copied, adopted, pruned or deleted
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
@@ -34,6 +35,7 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── CoordinatorRestartingError  the coordinator is about to be made anew: ask again
     │   └── RequestUnansweredError   its job, its driver or its time is over
     ├── SourceError                an input that cannot be read
+    │   └── SourceUnavailableError   it, or what is before it, does not let itself be read now
     ├── SinkError                  a destination that cannot be written, or is not ours
     │   └── OutOfSpaceError          no space is left there
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
@@ -51,6 +53,7 @@ __all__ = [
     "AttemptError",
     "AttemptNotRunningError",
     "ClosedError",
+    "CommandError",
     "CoordinatorRestartingError",
     "CoordlogError",
     "DriverAliveError",
@@ -59,6 +62,7 @@ __all__ = [
     "FencedError",
     "GatewayFullError",
     "JobFailedError",
+    "KeepError",
     "LogError",
     "LogUnavailableError",
     "NoSuchOperatorError",
@@ -77,10 +81,10 @@ __all__ = [
     "SinkError",
     "SkipError",
     "SourceError",
+    "SourceUnavailableError",
     "TooLargeError",
     "TopicError",
     "UnresolvedError",
-    "UpkeepError",
     "UsageError",
     "WrongThreadError",
 ]
@@ -100,8 +104,8 @@ class UsageError(CoordlogError):
     """The interface was used in a way that it does not allow; the message says which."""
 
 
-class SkipError(UsageError):
-    """A split or an event that cannot be skipped; nothing was appended."""
+class CommandError(UsageError):
+    """A command that a job, as it stands, cannot be given; nothing was appended."""
 
     def __init__(self, job_id: str, problem: str, next_step: str) -> None:
         super().__init__(job_id, problem, next_step)
@@ -111,15 +115,12 @@ class SkipError(UsageError):
         return f"job {self.job_id}: {self.problem}; {self.next_step}"
 
 
-class UpkeepError(UsageError):
-    """A job's log cannot be copied, adopted, pruned or deleted, by what it says; nothing of it was changed."""
+class SkipError(CommandError):
+    """A split or an event that cannot be skipped."""
 
-    def __init__(self, job_id: str, problem: str, next_step: str) -> None:
-        super().__init__(job_id, problem, next_step)
-        self.job_id, self.problem, self.next_step = job_id, problem, next_step
 
-    def __str__(self) -> str:
-        return f"job {self.job_id}: {self.problem}; {self.next_step}"
+class KeepError(CommandError):
+    """A checkpoint that cannot be kept, or let go."""
 
 
 class OptionError(UsageError):
@@ -457,6 +458,12 @@ class SourceError(CoordlogError):
         return f"{self.where}: {self.problem}; {self.next_step}"
 
 
+class SourceUnavailableError(SourceError):
+    """A file system, or the network before it, refuses or does not answer: it may do so later."""
+
+    retriable: ClassVar[bool] = True
+
+
 class SinkError(CoordlogError):
     """A destination cannot be written, or is not this job's."""
 
@@ -473,17 +480,27 @@ class OutOfSpaceError(SinkError):
 
 
 class JobFailedError(CoordlogError):
-    """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines."""
+    """The job has ended as failed. `reasons`, newest first, hold tracebacks; the message their first lines.
 
-    def __init__(self, job_id: str, reasons: tuple[str, ...]) -> None:
-        super().__init__(job_id, reasons)
+    Attributes:
+        where: Which attempt failed last, and the split that it read; empty where it was none.
+        final: Why no restart was tried, "out of space" for one; empty where the restart policy was used up.
+    """
+
+    def __init__(
+        self, job_id: str, reasons: tuple[str, ...], where: str = "", final: str = ""
+    ) -> None:
+        super().__init__(job_id, reasons, where, final)
         self.job_id, self.reasons = job_id, reasons
+        self.where, self.final = where, final
 
     def __str__(self) -> str:
         chain = "; before that: ".join(reason.partition("\n")[0] for reason in self.reasons)
+        where = f" in {self.where}" if self.where else ""
+        final = f" (not tried again: {self.final})" if self.final else ""
         return (
-            f"job {self.job_id} failed: {chain}. Nothing committed is lost: mend the cause and run "
-            "the same command again, it goes on from the last checkpoint"
+            f"job {self.job_id} failed{where}{final}: {chain}. Nothing committed is lost: mend the cause "
+            "and run the same command again, it goes on from the last checkpoint"
         )
 
 

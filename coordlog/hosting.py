@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
+from coordlog.causes import OUT_OF_SPACE, is_out_of_space
 from coordlog.coordinator import (
     Ack,
     CommittableOf,
@@ -104,7 +105,9 @@ class TurnPort(Protocol):
         """Fire after release and `delay_s`."""
         ...
 
-    def fail_job(self, operator_id: str, reason: str, *, generation: int | None = None) -> None:
+    def fail_job(
+        self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""
+    ) -> None:
         """Fail globally; any thread."""
         ...
 
@@ -123,12 +126,15 @@ class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers 
         subtask: int | None,
         cause: BaseException,
         event: UpEvent | None = None,
+        final: str = "",
     ) -> None:
         super().__init__(operator_id, callback, subtask, cause)
         self.operator_id, self.callback = operator_id, callback
         self.subtask, self.cause = subtask, cause
         self.event = event
         """The one whose handling raised."""
+        self.final = final
+        """Why trying again cannot help; empty where it may."""
 
 
 class _Future:
@@ -323,11 +329,14 @@ class _Context:
             RecordFact(operator_id=self.operator_id, payload_type=declared.key, payload=encoded)
         )
 
-    def fail_job(self, cause: BaseException | str) -> None:
+    def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
         if self._slot.is_closed:
             raise ClosedError(f"the coordinator of operator {self.operator_id!r}")
         self._slot.host.turn.fail_job(
-            self.operator_id, _told(cause), generation=self._slot.generation
+            self.operator_id,
+            _told(cause),
+            generation=self._slot.generation,
+            final="it would fail again" if is_final else "",
         )
 
     def call_async(
@@ -457,7 +466,8 @@ class CoordinatorHost:
         except Exception as error:
             callback, subtask = _describe(call)
             event = call.event if isinstance(call, CallEvent) else None
-            raise CallFailure(operator_id, callback, subtask, error, event) from error
+            final = OUT_OF_SPACE if is_out_of_space(error) else ""
+            raise CallFailure(operator_id, callback, subtask, error, event, final) from error
         finally:
             self._inside, self._calling = None, None
             self.is_redelivery, self.resetting = False, None

@@ -79,6 +79,9 @@ WORKER_COUNT: Final = 4
 LEASE_S: Final = 30.0
 """Silence after which either side takes the other for dead: longer than long native calls."""
 
+LOST_TOGETHER_S: Final = 2.0
+"""Attempts of one machine whose connections break within so long of the first are lost to one cause, and count once."""
+
 HEARTBEAT_S: Final = 2.0
 """How often each side says that it lives: a lease holds fifteen of them."""
 
@@ -139,6 +142,9 @@ CHECKPOINT_ABORTS_IN_A_ROW_MAX: Final = 3
 
 RETAINED_CHECKPOINTS: Final = 3
 """Completed checkpoints whose states are kept for a restore."""
+
+KEPT_CHECKPOINTS_MAX: Final = 20
+"""Checkpoints that are kept by name: each snapshot of the job's state holds them all."""
 
 # --- failures --------------------------------------------------------------------------------------------------------
 RESTARTS_MAX: Final = 10
@@ -202,6 +208,15 @@ CSV_SAMPLE_FILES_MAX: Final = 64
 
 WATCH_INTERVAL_S: Final = 5.0
 """Between two listings of a source that is watched; a new file is read after two that have found it the same."""
+
+LISTING_TIMEOUT_S: Final = 300.0
+"""How long the listings of a source may fail one after the other before the job does: an object store's bad minutes."""
+
+LISTING_BACKOFF_S: Final = 1.0
+"""Pause before the second try of a listing that failed; doubles with each further one."""
+
+LISTING_BACKOFF_MAX_S: Final = 30.0
+"""The longest pause between two tries: each leaves two records in the history."""
 
 WATCH_REPORT_S: Final = 60.0
 """After so long without a new file a watch says so: one record a minute, and an end for who waits for its worker."""

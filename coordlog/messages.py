@@ -121,6 +121,8 @@ class Fail:
     """The split that was being read."""
     event_id: int | None = None
     """The event that was being handled."""
+    final: str = ""
+    """Why trying again cannot help; empty where it may."""
 
 
 UpMessage = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coordlog.errors import OffsetGapError, RecordError, UpkeepError
+from coordlog.errors import CommandError, OffsetGapError, RecordError
 from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.port import PrunableLog, StoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
@@ -36,7 +36,7 @@ def planned(
     Raises:
         RecordError: A record that counts cannot be read or applied.
         RestoreError: The log is a copy.
-        UpkeepError: The snapshot is not there, or not whole.
+        CommandError: The snapshot is not there, or not whole.
         LogError: The log.
     """
     stored = log.read(log.start_offset(), log.high_watermark())
@@ -52,7 +52,7 @@ def planned(
         check_identity(job_id, plan.state, log.identity)
     newest = plan.newest
     if sequence is not None and (newest is None or newest.sequence < sequence):
-        raise UpkeepError(
+        raise CommandError(
             job_id,
             f"the snapshot at sequence {sequence}, taken for this, is none that a log can begin with",
             f"nothing was removed; `coordlog verify {job_id}` tells what is wrong with it",
@@ -72,7 +72,7 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
     Raises:
         FileExistsError: It is there.
         SourceError: What was archived cannot be read back; nothing was removed.
-        UpkeepError: What the log begins with is not what it should; it has been checked before, so that somebody has
+        CommandError: What the log begins with is not what it should; it has been checked before, so that somebody has
             changed the log meanwhile.
         LogError: The log.
     """
@@ -91,7 +91,7 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
     if first is not None and first.offset == target.offset:
         why_not = _why_not(first)
     if why_not:
-        raise UpkeepError(
+        raise CommandError(
             job_id,
             f"its log begins at offset {start}, and the snapshot at {target.offset} is not what it "
             f"was: {why_not}",

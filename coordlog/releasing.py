@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from coordlog.causes import OUT_OF_SPACE, is_out_of_space
 from coordlog.chain import Chain
 from coordlog.cleaning import cleaning_of
 from coordlog.errors import SinkError, TooLargeError
@@ -272,14 +273,20 @@ class Releasing:
         key: str | None = None
         encoded: bytes | None = None
         failure: str | None = None
+        final = ""
         try:
             outcome = self._ask_sink(effect)
             if outcome is not None:
                 key, encoded = encoded_within_limit(self._types, outcome)
         except Exception as error:  # noqa: BLE001, it is recorded and tried again
             key, encoded, failure = None, None, f"{type(error).__name__}: {error}"
+            final = OUT_OF_SPACE if is_out_of_space(error) else ""
         return CommitSettled(
-            sequence=effect.sequence, payload_type=key, payload=encoded, error=failure
+            sequence=effect.sequence,
+            payload_type=key,
+            payload=encoded,
+            error=failure,
+            final=final,
         )
 
     def _ask_sink(self, effect: Settle) -> Payload | None:

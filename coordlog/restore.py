@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from coordlog.branching import branched, check_branch
+from coordlog.branching import branched, check_begun, check_branch
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
@@ -353,9 +353,9 @@ def check_fits(
     for what in ("job_id", "mode"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
-    elsewhere: tuple[str, ...] = ()
+    elsewhere = check_begun(job_id, state, chain)
     if from_checkpoint is not None:
-        elsewhere = check_branch(
+        elsewhere += check_branch(
             job_id,
             state,
             chain,

@@ -19,7 +19,6 @@ from coordlog.hosting import CallFailure, CoordinatorHost
 from coordlog.kernel.building import KernelConfig
 from coordlog.kernel.inputs import (
     Action,
-    AttemptLost,
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
@@ -79,7 +78,8 @@ from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record, record_key
 
-from .arrivals import input_of, registration_of
+from .arrivals import input_of, lost_connection, registration_of
+from .losses import Losses
 from .releasing import Releasing, Workers
 from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from .timers import Clock, Timers
@@ -170,6 +170,7 @@ class Runtime:
             ack_timeout_s=options.ack_timeout_s,
         )
         self._config, self._options, self._clock = config, options, clock
+        self._source_id, self._losses = chain.source.operator_id, Losses()
         self._connections, self._stage, self._workers = connections, stage, workers
         self._on_released, self._on_answer = on_released, on_answer
         self._snapshots = SnapshotTaker(
@@ -180,7 +181,7 @@ class Runtime:
         )
         self._turn: Turn | None = None
         self._calls: deque[Call] = deque()
-        self._failed_inside: tuple[str, str] | None = None
+        self._failed_inside: tuple[str, str, str] | None = None
         self._waiting: deque[Turn] = deque()
         self._in_flight = 0
         self._in_flight_since_s = 0.0
@@ -283,7 +284,9 @@ class Runtime:
         is_orphan = self.host.generation(given.operator_id) != given.generation
         self.handle(replace(given, is_orphan=is_orphan))
 
-    def fail_job(self, operator_id: str, reason: str, *, generation: int | None = None) -> None:
+    def fail_job(
+        self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""
+    ) -> None:
         """Fail globally. Any thread; inside a turn as if the callback had raised on its return.
 
         Args:
@@ -291,15 +294,16 @@ class Runtime:
             reason: Why.
             generation: Of the coordinator object that asks; where it has been closed by the time
                 that its turn comes, nothing happens (clause A1).
+            final: Why no restart is to be tried.
         """
         try:
             self.host.check_inside("fail_job")
         except CoordlogError:
-            given = FailGlobally(reason=reason, operator_id=operator_id)
+            given = FailGlobally(reason=reason, operator_id=operator_id, final=final)
             self._workers.post(lambda: self._fail_from_outside(given, generation))
             return
         if self._failed_inside is None:
-            self._failed_inside = (operator_id, reason)
+            self._failed_inside = (operator_id, reason, final)
 
     def _fail_from_outside(self, given: FailGlobally, generation: int | None) -> None:
         assert given.operator_id is not None, "a coordinator asks"
@@ -365,13 +369,12 @@ class Runtime:
         payload, place = self._snapshots.take(self.state), self.state.next_sequence
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
-        if request_id is None:
-            return
-        if payload is None:
-            self._waiting.append(self._turn_of_effects())
-        # It is the newest turn that waits: nothing has been appended since.
-        answer = snapshot_answer(request_id, place, payload, self._snapshots.why_not)
-        self._waiting[-1].effects.append(answer)
+        if request_id is not None:
+            if payload is None:
+                self._waiting.append(self._turn_of_effects())
+            # The newest turn that waits is the snapshot's, or that without records.
+            answer = snapshot_answer(request_id, place, payload, self._snapshots.why_not)
+            self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
         """A turn without records, for effects that must not overtake what waits for the log."""
@@ -411,8 +414,9 @@ class Runtime:
             call = self._calls.popleft()
             self.host.make(call)
             if self._failed_inside is not None:
-                operator_id, reason = self._failed_inside
-                raise CallFailure(operator_id, "fail_job", None, RuntimeError(reason))
+                operator_id, reason, final = self._failed_inside
+                cause = RuntimeError(reason)
+                raise CallFailure(operator_id, "fail_job", None, cause, final=final)
 
     def _fail_turn(self, turn: Turn, first: Step, failure: CallFailure) -> None:
         """Clause A3: of this turn the kernel's records stay, all that coordinators did in it goes."""
@@ -435,6 +439,7 @@ class Runtime:
             operator_id=failure.operator_id,
             subtask=failure.subtask,
             event=failure.event,
+            final=failure.final,
         )
         self._take(turn, step(self._config, self.state, given, turn.now_us))
         self._calls.clear()
@@ -721,6 +726,8 @@ class Runtime:
         )
         if self.state.attempt(message.subtask, next_number) is None:
             attempt_of.pop(connection_id, None)
+        else:
+            self._losses.began(connection_id, message.host)
 
     def is_registration_delayed(self, connection_id: int) -> bool:
         """Whether a task waits for its answer because of the restart policy's backoff."""
@@ -730,8 +737,12 @@ class Runtime:
         """Clause B8: a connection that is lost ends its attempt."""
         self._registering.pop(connection_id, None)
         key = self._releasing.connection_lost(connection_id)
-        if key is not None:
-            self.handle(AttemptLost(subtask=key[0], attempt_number=key[1], reason=reason))
+        if key is None or self.state.attempt(*key) is None:
+            self._losses.ended(connection_id)
+            return
+        together = self._losses.broke(connection_id, self._clock.monotonic_s())
+        given = lost_connection(self.state, self._source_id, key, reason, is_with_another=together)
+        self.handle(given)
 
     # --- checkpoints and the end ----------------------------------------------------------------
     def start_checkpoints(self) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "checkpoint_completed",
     "checkpoint_triggered",
     "coordinator_checkpointed",
+    "kept_numbers",
     "reset_to_checkpoint",
     "restored_subtasks",
 ]
@@ -180,9 +181,9 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
     state = _granted(state, pending)
     state = _open_gateways(state, checkpoint_id, None)
     state = _pruned(state, pending)
-    retained = state.completed.set(checkpoint_id, completed)
+    retained, kept = state.completed.set(checkpoint_id, completed), kept_numbers(state)
     for old, _ in sorted_items(retained):
-        if old < value.oldest_retained:
+        if old < value.oldest_retained and old not in kept:
             retained = retained.delete(old)
     return evolve(
         state,
@@ -319,8 +320,9 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
             if operator_id in initial:
                 projections = projections.set(operator_id, cut.projection)
     retained, granted = state.completed, state.granted
+    kept = kept_numbers(state)
     for other, _ in sorted_items(retained):
-        if other > checkpoint_id:
+        if other > checkpoint_id and other not in kept:
             retained = retained.delete(other)
     for other, _ in sorted_items(granted):
         if other > checkpoint_id or other == NO_CHECKPOINT:
@@ -349,6 +351,11 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         failures_us=failures[-1000:],
         projections=projections,
     )
+
+
+def kept_numbers(state: JobState) -> frozenset[int]:
+    """The checkpoints that somebody keeps by name."""
+    return frozenset(number for _, number in sorted_items(state.kept))
 
 
 def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
-from . import skips
+from . import keeps, skips
 from .evolving import evolve
 from .lifecycles import JOB
 from .opening import is_opened_again, opened_again, with_opening
@@ -121,6 +121,7 @@ class JobProjection:
             record.kind not in _TYPED
             and record.operator_id not in self._operators
             and not _is_skip(record)
+            and not _is_keep(record)
         ):
             return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
@@ -132,6 +133,8 @@ class JobProjection:
             return self._reset(state, record)
         if value is not None and _is_skip(record):
             return skips.fold_skip(state, record, value)
+        if value is not None and _is_keep(record):
+            return keeps.fold_keep(state, value)
         plain = _PLAIN.get(record.kind)
         if plain is not None:
             return plain(state, record)
@@ -191,6 +194,10 @@ def _is_skip(record: Record) -> bool:
     return record.kind is Kind.FACT and record.payload_type in skips.FACTS
 
 
+def _is_keep(record: Record) -> bool:
+    return record.kind is Kind.FACT and record.payload_type in keeps.FACTS
+
+
 def _epoch_started(state: JobState, record: Record) -> JobState:
     says = record.attributes
     parallelism = int(says["parallelism"])
@@ -205,6 +212,8 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     operators = json.loads(says["operators"])
     coordinated = tuple(one["id"] for one in operators if one["coordinated"])
     former = {*state.operators, *state.former_operators}.difference(coordinated)
+    if state.epoch >= 0 and record.job_id != state.job_id:
+        state = _begun_from_another(state)
     return evolve(
         state,
         job_id=record.job_id,
@@ -223,6 +232,20 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         failures_us=() if failed_before else state.failures_us,
         reasons=() if failed_before else state.reasons,
         intents=_tried_afresh(state.intents) if failed_before else state.intents,
+    )
+
+
+def _begun_from_another(state: JobState) -> JobState:
+    """What is the other job's alone: what it has to commit, what it keeps, and its failures."""
+    return evolve(
+        state,
+        granted=Map(),
+        intents=Map(),
+        last_intents=Map(),
+        kept=Map(),
+        failures_us=(),
+        reasons=(),
+        poison=Map(),
     )
 
 

@@ -23,6 +23,7 @@ __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progr
 
 _DISCOVERED = "coordlog.splits_discovered@"
 _SKIPPED = "coordlog.split_skipped@"
+_NOT_LISTED = "coordlog.listing_failed@"
 
 
 class JobEnd(enum.Enum):
@@ -65,6 +66,12 @@ class Progress:
     known: Map[str, None] = field(default_factory=Map)
     """The splits that a listing has found."""
     is_listing_complete: bool = False
+    listing_tries: int = 0
+    """Tries to list that have failed one after the other; 0 once one was whole."""
+    listing_problem: str = ""
+    """Why the last of them failed."""
+    listing_failing_since_us: int = 0
+    """When the first of them failed."""
     finished: Map[str, FinishedWork] = field(default_factory=Map)
     """By split."""
     skipped: Map[str, str] = field(default_factory=Map)
@@ -198,6 +205,15 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
             return _epoch_started(state, record)
         case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
             return _discovered(state, fields)
+        case Kind.FACT if (record.payload_type or "").startswith(_NOT_LISTED):
+            is_first = state.listing_tries == 0
+            since_us = record.timestamp_us if is_first else state.listing_failing_since_us
+            return evolve(
+                state,
+                listing_tries=state.listing_tries + 1,
+                listing_problem=str(fields.get("problem")),
+                listing_failing_since_us=since_us,
+            )
         case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
             return _skipped(state, record, fields)
         case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
@@ -237,14 +253,38 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
 
 def _epoch_started(state: Progress, record: Record) -> Progress:
     says = record.attributes
+    if state.epoch >= 0 and record.job_id != state.job_id:
+        state = _begun_from_another(state)
     return evolve(
         _all_lost(state),
         job_id=record.job_id,
         epoch=record.epoch,
         driver_id=record.driver_id,
         is_batch=says.get("mode") == "batch",
+        listing_tries=0,
         parallelism=int(says.get("parallelism", "0")),
         started_us=record.timestamp_us if state.started_us is None else state.started_us,
+    )
+
+
+def _begun_from_another(state: Progress) -> Progress:
+    """What has been read up to the checkpoint counts; what the other job has done beside that does not."""
+    return evolve(
+        _all_lost(state),
+        started_us=None,
+        attempts_started=0,
+        attempts_lost=0,
+        splits_thrown_away=0,
+        checkpoints_completed=0,
+        checkpoints_aborted=0,
+        rows_published=0,
+        files_published=0,
+        bytes_published=0,
+        failures=0,
+        last_failure=None,
+        openings=1,
+        rows_before=0,
+        files_before=0,
     )
 
 
@@ -253,7 +293,12 @@ def _discovered(state: Progress, fields: Fields) -> Progress:
     for split_id in split_ids(fields):
         known = known.set(split_id, None)
     is_complete = state.is_listing_complete or fields.get("is_complete") is True
-    return evolve(state, known=known, is_listing_complete=is_complete)
+    return evolve(
+        state,
+        known=known,
+        is_listing_complete=is_complete,
+        listing_tries=0,
+    )
 
 
 def _skipped(state: Progress, record: Record, fields: Fields) -> Progress:
@@ -348,7 +393,13 @@ def _reset(state: Progress, record: Record) -> Progress:
     )
     if is_local:
         return state
-    return evolve(_all_lost(state), last_checkpoint=number, end=JobEnd.OPEN, ended_us=None)
+    return evolve(
+        _all_lost(state),
+        last_checkpoint=number,
+        end=JobEnd.OPEN,
+        ended_us=None,
+        listing_tries=0,
+    )
 
 
 def _checkpoint(state: Progress, record: Record) -> Progress:

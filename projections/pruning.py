@@ -16,7 +16,7 @@ from coordlog.schemas.record import Kind, Record
 from .audit import AuditRecord, Stored, audit_records
 from .moments import plain_projection
 from .snapshots import SnapshotUnusableError, state_of
-from .state import JobState
+from .state import JobState, sorted_values
 
 __all__ = ["PrunePlan", "SnapshotPlace", "kept_checkpoints", "plan_prune"]
 
@@ -25,9 +25,8 @@ _OVERHEAD_BYTES = 61
 
 
 def kept_checkpoints(state: JobState) -> tuple[int, ...]:
-    """The checkpoints that somebody has said are to be kept, ascending; there is no such word yet."""
-    del state
-    return ()
+    """The checkpoints that are kept by name, ascending."""
+    return tuple(sorted(set(sorted_values(state.kept))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

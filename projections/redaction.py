@@ -230,8 +230,9 @@ class Redaction:
             names = [one.name for one in dataclasses.fields(value)]
             made = {one: self._fields(one, getattr(value, one)) for one in names}
             return dataclasses.replace(value, **self._with_payload(value, made))
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            named = {one: self._fields(one, getattr(value, one)) for one in value._fields}
+        names_of = getattr(value, "_fields", None)
+        if isinstance(value, tuple) and names_of is not None:
+            named = {one: self._fields(one, getattr(value, one)) for one in names_of}
             return type(value)(**self._with_payload(value, named))
         if isinstance(value, tuple):
             return tuple(self._fields(name, one) for one in value)
@@ -245,6 +246,8 @@ class Redaction:
     def _key_of(self, name: str, key: Any) -> Any:  # noqa: ANN401
         if name in ("kept_splits", "last_intents", "skipped_splits"):
             return (key[0], self.text(key[1]))
+        if name == "kept":
+            return self.text(key)
         if name == "poison":
             what, _, rest = key.partition(":")
             return f"{what}:{self.text(rest)}"

@@ -11,7 +11,9 @@ from coordlog.schemas.record import Kind, Record
 
 from .audit import AuditRecord
 from .job import JobProjection
+from .keeps import names_of
 from .moments import plain_projection, state_begun
+from .retention import why_not_retained
 from .state import CompletedCheckpoint, JobState, Phase, sorted_items
 
 __all__ = [
@@ -20,19 +22,7 @@ __all__ = [
     "ShownCheckpoint",
     "completed_checkpoints",
     "show_checkpoint",
-    "why_not_retained",
 ]
-
-
-def why_not_retained(state: JobState, checkpoint_id: int) -> str | None:
-    """Why the job state has nothing of a checkpoint any more, or never had; None where it has all of it."""
-    if checkpoint_id in state.completed:
-        return None
-    if not 0 < checkpoint_id < state.next_checkpoint_id:
-        return f"none that there has been: the next one is {state.next_checkpoint_id}"
-    if checkpoint_id in state.pending:
-        return "not completed"
-    return "not retained: it was aborted or abandoned, or newer ones have taken its place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +39,8 @@ class CompletedRow:
     """None where the log does not have that any more."""
     is_last: bool
     """The one that the job goes on from."""
+    kept_as: tuple[str, ...]
+    """The names that keep it."""
     why_not: str | None
     """Why the job cannot go back to it; None where it can."""
 
@@ -89,6 +81,7 @@ def _row(
         completed_us=record.timestamp_us,
         triggered_us=triggered_us,
         is_last=number == state.last_checkpoint,
+        kept_as=names_of(state, number),
         why_not=_why_not(state, number),
     )
 

@@ -149,14 +149,12 @@ def find_split(state: JobState, split_id: str) -> tuple[str, SplitsState, KnownS
 
 def skipped_in_reader(state: JobState, subtask: int) -> tuple[str, ...]:
     """The skipped splits that a subtask's next attempt may be restored with, in the order of assignment."""
-    checkpoint_id = state.subtasks[subtask].restore_from
     found: list[str] = []
     for _, splits in _sources(state):
         for name in splits.reader(subtask).splits:
             place = splits.splits[name].place
-            if isinstance(place, Skipped) and (
-                place.last_barrier is None or place.last_barrier >= checkpoint_id
-            ):
+            # A reset to n forgets what readers have said since their barrier of n.
+            if isinstance(place, Skipped) and place.last_barrier is None:
                 found.append(name)
     return tuple(found)
 

@@ -178,6 +178,10 @@ class SplitsState:
         known = self.splits.get(split_id)
         return known is not None and isinstance(known.place, WithEnumerator)
 
+    def skipped(self) -> frozenset[str]:
+        """The ids of skipped splits (clause J2)."""
+        return frozenset(self.skips)
+
     def unassigned(self, count: int | None = None) -> tuple[str, ...]:
         """The first `count`, or all, of those with the enumerator, in the order of discovery."""
         ordinals = itertools.chain(self.passed_over, range(self.fresh_from, len(self.splits)))

@@ -340,6 +340,8 @@ class JobState:
     next_event_id: int = 0
     pending: Map[int, PendingCheckpoint] = field(default_factory=Map)
     completed: Map[int, CompletedCheckpoint] = field(default_factory=Map)
+    kept: Map[str, int] = field(default_factory=Map)
+    """By name: completed checkpoints that stay until they are let go. No reset puts them back."""
     last_checkpoint: int = NO_CHECKPOINT
     """The highest that completed on the current branch (clause E5)."""
     next_checkpoint_id: int = 1

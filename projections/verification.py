@@ -127,6 +127,8 @@ def _moves(before: JobState, state: JobState) -> Iterator[str]:
     """Whether a reign is on the same log as the one before, or says that the job has moved from there."""
     said = {name: state.launch.get(f"adopted_{name}", "") for name in _IDENTITY}
     is_adoption = any(said.values())
+    if "begun_from" in state.launch and not is_adoption:
+        return  # what stands before was copied from another job's log
     for name in _IDENTITY:
         was, now = before.launch.get(name, ""), state.launch.get(name, "")
         if is_adoption and was != said[name]:

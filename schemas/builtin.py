@@ -8,6 +8,8 @@ __all__ = [
     "BUILTIN_PAYLOADS",
     "AttemptRef",
     "AttemptSnapshot",
+    "CheckpointKept",
+    "CheckpointLetGo",
     "CheckpointMetadata",
     "CheckpointMetadataV1",
     "CheckpointTriggered",
@@ -16,6 +18,9 @@ __all__ = [
     "EventSkipped",
     "FinishedSubtask",
     "JobSnapshot",
+    "KeepCheckpoint",
+    "KeepRecorded",
+    "LetGoCheckpoint",
     "OperatorState",
     "Refused",
     "SkipEvent",
@@ -250,13 +255,57 @@ class SnapshotTaken(Payload):
     payload_bytes: int
 
 
+@fact("coordlog.checkpoint_kept", version=1)
+class CheckpointKept(Payload):
+    """A completed checkpoint stays, whatever completes after it, until its name is let go."""
+
+    name: str
+    kept_checkpoint: int
+
+
+@fact("coordlog.checkpoint_let_go", version=1)
+class CheckpointLetGo(Payload):
+    """A kept checkpoint is retained no longer than others."""
+
+    name: str
+
+
+@request("coordlog.keep_checkpoint", version=1)
+class KeepCheckpoint(Payload):
+    """A client wants a checkpoint kept; the driver itself answers, with `KeepRecorded`."""
+
+    name: str
+    kept_checkpoint: int | None = None
+    """None: the last one."""
+
+
+@request("coordlog.let_go_checkpoint", version=1)
+class LetGoCheckpoint(Payload):
+    """A client wants a kept checkpoint let go; the driver itself answers, with `KeepRecorded`."""
+
+    name: str
+
+
+@response("coordlog.keep_recorded", version=1)
+class KeepRecorded(Payload):
+    """The checkpoint is kept, or let go; it is a fact of the job."""
+
+    kept_checkpoint: int
+    was_so_before: bool
+
+
 BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     AttemptSnapshot,
+    CheckpointKept,
+    CheckpointLetGo,
     CheckpointMetadata,
     CheckpointMetadataV1,
     CheckpointTriggered,
     EventSkipped,
     JobSnapshot,
+    KeepCheckpoint,
+    KeepRecorded,
+    LetGoCheckpoint,
     Refused,
     SkipEvent,
     SkipRecorded,

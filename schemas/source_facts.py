@@ -4,12 +4,21 @@
 
 from .payload import Payload, fact
 
-__all__ = ["EnumeratorState", "ListingStarted"]
+__all__ = ["EnumeratorState", "ListingFailed", "ListingStarted"]
 
 
 @fact("coordlog.listing_started", version=1)
 class ListingStarted(Payload):
     """A listing begins; what is left of one that its driver could not end is forgotten."""
+
+
+@fact("coordlog.listing_failed", version=1)
+class ListingFailed(Payload):
+    """A source could not be listed."""
+
+    problem: str
+    is_retriable: bool
+    """Whether doing it again may work; else the job fails."""
 
 
 @fact("coordlog.enumerator_state", version=1)

@@ -1,4 +1,4 @@
-"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v3.avsc`.
+"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v4.avsc`.
 
 One message is one value of a union of records. Neither side reads another version's bytes: the
 version stands in the handshake, and another one is refused there, by its number.
@@ -58,7 +58,7 @@ __all__ = [
     "encode",
 ]
 
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 """Rises with each change of the schema; driver and tasks run one version of coordlog."""
 
 VERSION_HEADER: Final = "Coordlog-Wire"
@@ -74,7 +74,7 @@ REQUEST_PATH: Final = "/request"
 """Where clients ask coordinators, with the job's token; one request on each connection."""
 
 WIRE_SCHEMA: Final = (
-    resources.files("coordlog.spark_integration") / "avro" / "wire-v3.avsc"
+    resources.files("coordlog.spark_integration") / "avro" / "wire-v4.avsc"
 ).read_text(encoding="utf-8")
 """The union of all messages, as JSON text."""
 

@@ -47,17 +47,26 @@ class Pipeline:
         self.folder, self.out = folder / "in", folder / "out"
         self.folder.mkdir()
         self.add_files(range(FILES))
-        self.is_batch = is_batch
-        self.sink = ParquetSink(self.out)
+        self.is_batch, self.transform, self.job_id = is_batch, transform, "job"
         self.source = FileSource(self.folder, batch_rows=10)
-        self.chain = Chain(
-            source=self.source.spec(),
-            operators=[transform_spec(transform), self.sink.spec()],
-        )
         self.log = MemoryLog("job")
+        self.write_to(self.out)
         self.on_broker: Log | None = None
         """Instead of the one in memory."""
         self.restored: list[Restored] = []
+
+    def skip_unreadable(self) -> None:
+        """Go on without files that cannot be read. Before the first driver."""
+        self.source = FileSource(self.folder, batch_rows=10, on_error="skip")
+        self.chain = Chain(source=self.source.spec(), operators=self.chain.operators)
+
+    def write_to(self, out: Path) -> None:
+        """From the next driver on, write there."""
+        self.out, self.sink = out, ParquetSink(out)
+        self.chain = Chain(
+            source=self.source.spec(),
+            operators=[transform_spec(self.transform), self.sink.spec()],
+        )
 
     def add_files(self, numbers: range) -> None:
         """Write some more files into the source, each with rows of its own."""
@@ -74,10 +83,15 @@ class Pipeline:
         restarts_max: int | None = None,
         parallelism: int = SUBTASKS,
         again: bool = False,
+        from_checkpoint: int | None = None,
     ) -> JobResult:
         """Run one driver to its end."""
         driver = self.begin(
-            on_released, restarts_max=restarts_max, parallelism=parallelism, again=again
+            on_released,
+            restarts_max=restarts_max,
+            parallelism=parallelism,
+            again=again,
+            from_checkpoint=from_checkpoint,
         )
         result = driver.wait(WAIT_S)
         assert result is not None, f"not over within {WAIT_S} s"
@@ -91,10 +105,11 @@ class Pipeline:
         restarts_max: int | None = None,
         parallelism: int = SUBTASKS,
         again: bool = False,
+        from_checkpoint: int | None = None,
     ) -> JobDriver:
         """Start one driver."""
-        self.sink.prepare("job")
-        surroundings = InMemorySurroundings(self.chain, "job", parallelism)
+        self.sink.prepare(self.job_id)
+        surroundings = InMemorySurroundings(self.chain, self.job_id, parallelism)
 
         def released(records: Sequence[Record]) -> None:
             if on_released is not None:
@@ -104,8 +119,9 @@ class Pipeline:
             chain=self.chain,
             log=self.on_broker or self.log,
             options=DriverOptions(
-                job_id="job",
+                job_id=self.job_id,
                 parallelism=parallelism,
+                from_checkpoint=from_checkpoint,
                 is_batch=self.is_batch,
                 runtime=RuntimeOptions(
                     checkpoint_interval_s=None if self.is_batch else 0.05, snapshot_every=20

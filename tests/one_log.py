@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
 
-__all__ = ["OneLog"]
+__all__ = ["OneLog", "checkpoint_command", "shown"]
 
 
 @dataclass(frozen=True)
@@ -30,3 +34,17 @@ class OneLog:
     def delete(self, job_id: str) -> None:
         """Nothing that a test of the commands does."""
         raise AssertionError(job_id)
+
+
+def checkpoint_command(log: MemoryLog, *arguments: str) -> Result:
+    """`coordlog checkpoint job` with these arguments."""
+    return CliRunner().invoke(
+        main, ("checkpoint", "job", *arguments), obj=lambda _servers: OneLog(log)
+    )
+
+
+def shown(log: MemoryLog, *arguments: str) -> str:
+    """What it prints; it succeeds."""
+    result = checkpoint_command(log, *arguments)
+    assert result.exit_code == Exit.DONE, result.output
+    return result.stdout

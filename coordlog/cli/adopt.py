@@ -8,7 +8,7 @@ import click
 
 from coordlog.adopting import adopt as adopt_history
 from coordlog.adopting import checked, copy_history
-from coordlog.errors import UpkeepError
+from coordlog.errors import CommandError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log
 
@@ -81,7 +81,7 @@ def adopt(
         try:
             here = target.identity
             if state.launch.get("topic_id") == here.topic_id:
-                raise UpkeepError(
+                raise CommandError(
                     job, f"its log at {logs.where} is the one of this history", "start the job"
                 )
             done = adopt_history(source, target, job, on_progress=_copied)
@@ -102,7 +102,7 @@ def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Lo
     if file is None:
         assert topic is not None, "one of the two is given"
         if topic == f"{job}.log":
-            raise UpkeepError(
+            raise CommandError(
                 job,
                 f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",
                 f"`coordlog export {job} FILE`, `coordlog delete {job}`, then adopt it --from FILE",
@@ -110,5 +110,5 @@ def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Lo
         return logs.open_topic(topic)
     source = ExportedLog(file)
     if source.is_redacted:
-        raise UpkeepError(job, f"{file} is redacted", "export it without --redact")
+        raise CommandError(job, f"{file} is redacted", "export it without --redact")
     return source

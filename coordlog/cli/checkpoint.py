@@ -1,4 +1,4 @@
-"""`coordlog checkpoint`: which completed checkpoints a job can go back to, and what is in one."""
+"""`coordlog checkpoint`: which completed checkpoints a job can go back to, what is in one, which are kept by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Final
 
 import click
 
+from coordlog.errors import KeepError
+from coordlog.own_reign import append_fact, read_job
+from coordlog.projections.keeps import to_keep, why_not_let_go
 from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.retained import (
     CheckpointPart,
@@ -14,20 +17,31 @@ from coordlog.projections.retained import (
     completed_checkpoints,
     show_checkpoint,
 )
+from coordlog.projections.state import JobState
+from coordlog.schemas.builtin import (
+    CheckpointKept,
+    CheckpointLetGo,
+    KeepCheckpoint,
+    KeepRecorded,
+    LetGoCheckpoint,
+)
 
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
+from .driver_asked import ask_driver, is_driver_alive
 from .logs import Logs, with_logs
-from .reading import records_of
+from .reading import opened, records_of
 
 __all__ = ["checkpoint"]
 
 _CHARS: Final = 160
+_NEXT: Final = "`coordlog checkpoint JOB` lists them"
 _COLUMNS: Final = (
     Column("CKPT", is_right=True),
     Column("OFFSET", is_right=True),
     Column("EPOCH", is_right=True, rank=1),
     Column("COMPLETED (UTC)"),
     Column("TOOK", is_right=True, rank=2),
+    Column("KEPT AS"),
     Column("BACK TO IT"),
 )
 _PART_COLUMNS: Final = (
@@ -42,6 +56,7 @@ _PART_COLUMNS: Final = (
 
 @click.command()
 @click.argument("job")
+@click.argument("number", type=click.IntRange(min=1), required=False, metavar="[N]")
 @click.option(
     "--show",
     "shown",
@@ -49,18 +64,117 @@ _PART_COLUMNS: Final = (
     metavar="N",
     help="What is in checkpoint N: version, sizes, the state of each operator.",
 )
+@click.option(
+    "--keep",
+    "keep_name",
+    metavar="NAME",
+    help="Keep checkpoint N, by default the last one, whatever completes after it.",
+)
+@click.option("--release", "let_go_name", metavar="NAME", help="Keep it no longer.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: take its place.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
 @with_logs
-def checkpoint(logs: Logs, *, job: str, shown: int | None, as_json: bool) -> None:
+def checkpoint(
+    logs: Logs,
+    *,
+    job: str,
+    number: int | None,
+    shown: int | None,
+    keep_name: str | None,
+    let_go_name: str | None,
+    is_take_over: bool,
+    as_json: bool,
+) -> None:
     """List the completed checkpoints of JOB, and whether it can go back to each with --from-checkpoint.
 
     `coordlog checkpoints` lists those too that were aborted or are pending.
+
+    A driver that lives is asked to keep a checkpoint; else it is appended to the log.
     """
-    with records_of(logs, job) as records:
-        if shown is None:
-            _list(completed_checkpoints(records), as_json=as_json)
-        else:
-            _show(show_checkpoint(records, shown), as_json=as_json)
+    if sum(one is not None for one in (shown, keep_name, let_go_name)) > 1:
+        raise click.UsageError("give one of --show, --keep and --release")
+    if number is not None and keep_name is None:
+        raise click.UsageError("N alone says nothing: --show N, or --keep NAME N")
+    if keep_name is not None:
+        _change(
+            logs,
+            job,
+            KeepCheckpoint(name=keep_name, kept_checkpoint=number),
+            is_take_over=is_take_over,
+        )
+    elif let_go_name is not None:
+        _change(logs, job, LetGoCheckpoint(name=let_go_name), is_take_over=is_take_over)
+    else:
+        with records_of(logs, job) as records:
+            if shown is None:
+                _list(completed_checkpoints(records), as_json=as_json)
+            else:
+                _show(show_checkpoint(records, shown), as_json=as_json)
+
+
+def _change(
+    logs: Logs, job: str, asked: KeepCheckpoint | LetGoCheckpoint, *, is_take_over: bool
+) -> None:
+    """By the driver, where one lives; else in a reign of this command's own."""
+    with opened(logs, job) as log:
+        made = read_job(log, job, lambda state: _check(state, asked))
+        number, was_before = _wanted(made.state, asked)
+        by = ""
+        if is_driver_alive(job, made.state, is_take_over=is_take_over, refusal=KeepError):
+            answer = ask_driver(
+                job, made.state, asked, KeepRecorded, refusal=KeepError, next_step=_NEXT
+            )
+            assert isinstance(answer.response, KeepRecorded), "it was decoded as that"
+            number, was_before = answer.response.kept_checkpoint, answer.response.was_so_before
+            by = f", by its driver, at sequence {answer.sequence}"
+        elif not was_before:
+            fact: CheckpointKept | CheckpointLetGo = CheckpointLetGo(name=asked.name)
+            if isinstance(asked, KeepCheckpoint):
+                fact = CheckpointKept(name=asked.name, kept_checkpoint=number)
+            sequence = append_fact(
+                log,
+                made,
+                fact,
+                command="checkpoint",
+                check=lambda state: _check(state, _exactly(asked, number)),
+                why="asked by command",
+            )
+            by = f", at sequence {sequence}"
+    if was_before:
+        by = " already"
+    what = "kept" if isinstance(asked, KeepCheckpoint) else "not kept any more"
+    click.echo(f"checkpoint {number} of job {job} is {what} as {asked.name!r}{by}", err=True)
+
+
+def _exactly(
+    asked: KeepCheckpoint | LetGoCheckpoint, number: int
+) -> KeepCheckpoint | LetGoCheckpoint:
+    """The same, with the number that has been found."""
+    if isinstance(asked, LetGoCheckpoint):
+        return asked
+    return KeepCheckpoint(name=asked.name, kept_checkpoint=number)
+
+
+def _check(state: JobState, asked: KeepCheckpoint | LetGoCheckpoint) -> None:
+    if isinstance(asked, KeepCheckpoint):
+        _, why_not = to_keep(state, asked.name, asked.kept_checkpoint)
+    else:
+        why_not = why_not_let_go(state, asked.name)
+    if why_not is not None:
+        raise KeepError(state.job_id, why_not, _NEXT)
+
+
+def _wanted(state: JobState, asked: KeepCheckpoint | LetGoCheckpoint) -> tuple[int, bool]:
+    """Which checkpoint, and whether it is so already."""
+    if isinstance(asked, LetGoCheckpoint):
+        return state.kept[asked.name], False
+    number, _ = to_keep(state, asked.name, asked.kept_checkpoint)
+    return number, state.kept.get(asked.name) == number
 
 
 def _list(rows: tuple[CompletedRow, ...], *, as_json: bool) -> None:
@@ -83,6 +197,7 @@ def _cells(one: CompletedRow) -> tuple[str, ...]:
         str(one.epoch),
         str(iso(one.completed_us)),
         took,
+        " ".join(one.kept_as),
         on_one_line(back, _CHARS),
     )
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import enum
 import errno
 import re
-from collections.abc import Iterator
 
+from coordlog.causes import OUT_OF_SPACE, is_out_of_space
 from coordlog.errors import (
     FencedError,
     JobFailedError,
     LogUnavailableError,
-    OutOfSpaceError,
     RestoreError,
     UsageError,
 )
@@ -19,7 +18,6 @@ from coordlog.log.environment_errors import BrokerError
 
 __all__ = ["Exit", "exit_of", "message_of"]
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_SPACE_TEXT = re.compile(rf"\[errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]", re.IGNORECASE)
 
 
@@ -42,13 +40,13 @@ class Exit(enum.IntEnum):
 
 def exit_of(error: BaseException) -> Exit:
     """The status that a command ends with after this error."""
-    if any(isinstance(one, OSError) and one.errno in _NO_SPACE for one in _chain(error)):
+    if is_out_of_space(error):
         return Exit.NO_SPACE
     match error:
-        case OutOfSpaceError():
+        case JobFailedError() if error.final == OUT_OF_SPACE:
             return Exit.NO_SPACE
         case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
-            return Exit.NO_SPACE  # of a task: it comes as text
+            return Exit.NO_SPACE  # Spark's own folders are full: it comes as text
         case RestoreError():
             return Exit.REFUSED
         case FencedError():
@@ -65,13 +63,3 @@ def message_of(error: OSError) -> str:
     """An error of the system in one line, with the file where it names one."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what led to it, each once."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__

@@ -7,6 +7,7 @@ import click
 from coordlog.limits import (
     CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
+    LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
     RESTARTS_MAX,
     ROLL_BYTES,
@@ -56,6 +57,20 @@ __all__ = ["ingest"]
     type=float,
     metavar="SECONDS",
     help="--watch: end when for so long no file was new.",
+)
+@click.option(
+    "--listing-timeout",
+    "listing_timeout_s",
+    type=float,
+    default=LISTING_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long tries to list SRC may fail one after the other before the job fails.",
+)
+@click.option(
+    "--schemas",
+    type=click.Choice(["one", "each"]),
+    default="one",
+    help="Whether all files have one schema, or each is read with its own: see --widen.",
 )
 @click.option(
     "--changed-by",

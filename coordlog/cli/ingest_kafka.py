@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from coordlog.errors import OptionError
+from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.log.kafka import Security
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def kafka_problems(options: IngestOptions) -> list[str]:
                 ("--no-newlines-in-fields", options.no_newlines_in_fields),
                 ("--on-error", options.on_error != "fail"),
                 ("--watch", options.is_watching),
+                ("--schemas", options.schemas != "one"),
+                ("--listing-timeout", options.listing_timeout_s != LISTING_TIMEOUT_S),
             )
             if is_given
         ]

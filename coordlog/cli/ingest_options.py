@@ -15,6 +15,7 @@ from coordlog.errors import CoordlogError, UsageError
 from coordlog.limits import (
     CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
+    LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
     RESTARTS_MAX,
     ROLL_BYTES,
@@ -67,7 +68,9 @@ class IngestOptions:
     is_watching: bool = False
     watch_interval_s: float = WATCH_INTERVAL_S
     idle_timeout_s: float | None = None
+    listing_timeout_s: float = LISTING_TIMEOUT_S
     changed_by: Literal["modified", "size"] = "modified"
+    schemas: Literal["one", "each"] = "one"
     parallelism: int = 4
     checkpoint_interval_s: float = 5.0
     is_batch: bool = False
@@ -164,6 +167,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
             watch=options.is_watching,
             watch_interval_s=options.watch_interval_s,
             idle_timeout_s=options.idle_timeout_s,
+            listing_timeout_s=options.listing_timeout_s,
+            schemas=options.schemas,
             changed_by=options.changed_by,
             batch_rows=options.batch_rows,
             null_values=options.null_values or ("",),

@@ -28,6 +28,7 @@ from .ingest_text import (
     Surrounding,
     already_finished,
     before_lines,
+    not_listed_line,
     restored_line,
     stopped_lines,
     summary_lines,
@@ -268,6 +269,14 @@ class _Ingest:
         assert self._found is not None, "the job was made from it"
         self._found.catch_up()
 
+    def _tell_of_listing(self, earlier: Progress, now: Progress) -> None:
+        """A try to list that has failed, and that one has succeeded again."""
+        if now.listing_tries > earlier.listing_tries:
+            self._shown.doing(not_listed_line(now, self._options.listing_timeout_s))
+        elif earlier.listing_tries and not now.listing_tries:
+            self._shown.doing("")
+            self._shown.say("the source is listed again")
+
     def _waits(self, seconds: float, last_error: str) -> None:
         self._is_waiting = True
         limit_s = self._options.log_timeout_s
@@ -276,11 +285,13 @@ class _Ingest:
         )
 
     def _released(self, records: Sequence[Record]) -> None:
-        before = self._fold.progress.poison
+        earlier = self._fold.progress
         for record in records:
             self._fold.apply(record)
-        for what, command in sorted(self._fold.progress.poison.items()):
-            if what not in before:
+        progress = self._fold.progress
+        self._tell_of_listing(earlier, progress)
+        for what, command in sorted(progress.poison.items()):
+            if what not in earlier.poison:
                 self._shown.say(
                     f"warning: the job fails again and again at {what}; to go on without it: "
                     f"{command}{self._servers_option()}"

@@ -21,6 +21,7 @@ __all__ = [
     "already_finished",
     "checkpoint_text",
     "in_bytes",
+    "not_listed_line",
     "progress_line",
     "rates_text",
     "restored_line",
@@ -34,6 +35,7 @@ _WINDOW_S: Final = 15.0
 _THOUSAND: Final = 1000
 _SKIPPED_SHOWN: Final = 10
 _SKIPPED_CHARS: Final = 300
+_PROBLEM_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,16 @@ def progress_line(progress: Progress, rates: Rates, now_us: int) -> str:
         parts.append(f"checkpoint {checkpoint_text(progress, now_us)}")
     parts.append(f"attempts {len(progress.live)} live, {progress.attempts_lost} lost")
     return " | ".join(parts)
+
+
+def not_listed_line(progress: Progress, limit_s: float) -> str:
+    """That the source cannot be listed, for how long, and when the job gives up."""
+    failing_s = (progress.last_us - progress.listing_failing_since_us) / 1e6
+    problem = on_one_line(progress.listing_problem, _PROBLEM_CHARS)
+    return (
+        f"the source cannot be listed for {failing_s:.0f} of {limit_s:g} s ({problem}); it is tried "
+        "again, and what was found before is read on"
+    )
 
 
 def checkpoint_text(progress: Progress, now_us: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordlog.errors import DriverAliveError, RecordError, UpkeepError
+from coordlog.errors import CommandError, DriverAliveError, RecordError
 from coordlog.log.port import Log
 from coordlog.projections.audit import audit_records
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
@@ -44,7 +44,7 @@ def reign_in(log: Log, job: str) -> Reign | None:
     None where none has begun.
 
     Raises:
-        UpkeepError: What counts in the log cannot be told.
+        CommandError: What counts in the log cannot be told.
     """
     found: Reign | None = None
     try:
@@ -52,7 +52,7 @@ def reign_in(log: Log, job: str) -> Reign | None:
             if one.counts and one.record is not None:
                 found = _after(found, one.record)
     except (RecordError, SnapshotUnusableError) as error:
-        raise UpkeepError(
+        raise CommandError(
             job,
             f"whether a driver of it lives cannot be told: {error}",
             "where it is surely gone, --take-over",
@@ -75,16 +75,19 @@ def _after(before: Reign | None, record: Record) -> Reign | None:
     return before
 
 
-def driver_lives(job: str, reign: Reign, *, is_take_over: bool) -> bool:
+def driver_lives(
+    job: str, reign: Reign, *, is_take_over: bool, refusal: type[CommandError] = CommandError
+) -> bool:
     """Whether a driver of the job answers, and proves itself.
 
     Args:
         job: The job.
         reign: The one in force.
         is_take_over: The user says that none does.
+        refusal: What is raised.
 
     Raises:
-        UpkeepError: Nobody here can tell: there is no token to ask with.
+        CommandError: Nobody here can tell: there is no token to ask with.
     """
     endpoint, token = reign.endpoint, find_token(job)
     if not endpoint or is_take_over:
@@ -93,7 +96,7 @@ def driver_lives(job: str, reign: Reign, *, is_take_over: bool) -> bool:
         return probe_driver(endpoint, job_id=job, driver_id=reign.driver_id, token=token)
     if reign.is_over:
         return False
-    raise UpkeepError(
+    raise refusal(
         job,
         f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
         f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
@@ -106,7 +109,7 @@ def refuse_live_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:
 
     Raises:
         DriverAliveError: One does; the message says where.
-        UpkeepError: As `driver_lives`.
+        CommandError: As `driver_lives`.
     """
     if driver_lives(job, reign, is_take_over=is_take_over):
         raise DriverAliveError(job, reign.epoch, reign.driver_id, reign.endpoint)

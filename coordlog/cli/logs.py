@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SERVERS_VARIABLE",
+    "CreatingLogs",
     "FileLogs",
     "KafkaLogs",
     "Logs",
@@ -57,12 +58,17 @@ class Logs(Protocol):
         ...
 
 
-class NewLogs(Logs, Protocol):
-    """Where logs can be made too."""
+@runtime_checkable
+class CreatingLogs(Logs, Protocol):
+    """A place where a new log can be made."""
 
     def create(self, job_id: str) -> PrunableLog:
-        """The log of a job, made where there is none, which the caller closes."""
+        """A job's log, made where there is none; the caller closes it."""
         ...
+
+
+class NewLogs(CreatingLogs, Protocol):
+    """A broker with other topics too."""
 
     def open_topic(self, topic: str) -> Log:
         """Any topic as a log to be read, which the caller closes. Raises TopicError where there is none."""
@@ -110,7 +116,7 @@ class KafkaLogs:
         return log
 
     def create(self, job_id: str) -> PrunableLog:
-        """As in `NewLogs`."""
+        """As in `CreatingLogs`; with the settings that lose nothing."""
         log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
         log.create()
         return log

@@ -44,6 +44,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "checkpoint",
         "Show which checkpoints a job can go back to, and what is in one.",
     ),
+    "begin": _Command("begin", "begin", "Begin a job from a checkpoint of another one."),
     "state": _Command("looking", "state", "Show what the coordinator knew at any moment."),
     "diff": _Command("looking", "diff", "Show what changed between two moments."),
     "explain": _Command("looking", "explain", "Say how a split, an event, a checkpoint got there."),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from coordlog.errors import RequestError, UpkeepError
+from coordlog.errors import CommandError, RequestError
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.user_folders import home_folder, private_folder
 from coordlog.projections.pruning import PrunePlan
@@ -101,7 +101,7 @@ def _snapshot(job: str, reign: Reign | None, *, is_take_over: bool) -> int | Non
             response_types=(SnapshotTaken,),
         )
     except RequestError as error:
-        raise UpkeepError(
+        raise CommandError(
             job, f"its driver at {reign.endpoint} has taken no snapshot: {error}", "try again"
         ) from error
     return answer.sequence
@@ -122,7 +122,7 @@ def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
         if is_alive or plan.newest is not None
         else "prune it while it runs: its driver takes one then"
     )
-    raise UpkeepError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
+    raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
 
 
 def _shown(job: str, plan: PrunePlan) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import click
 
-from coordlog.errors import RequestRefusedError, SkipError
+from coordlog.errors import SkipError
 from coordlog.log.port import Log
+from coordlog.own_reign import append_fact, read_job
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.skips import digest_of, event_key
 from coordlog.projections.split_audit import SplitPlace
-from coordlog.projections.state import JobState
+from coordlog.projections.state import JobState, Phase
 from coordlog.restore import Rebuild
 from coordlog.schemas.builtin import (
     EventSkipped,
@@ -23,10 +24,8 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
-from coordlog.skipping import append_skip, read_job
-from coordlog.spark_integration.client_requests import request_coordinator
 
-from .living import Reign, driver_lives
+from .driver_asked import ask_driver, is_driver_alive
 from .logs import Logs, with_logs
 
 __all__ = ["skip"]
@@ -88,15 +87,24 @@ def skip(
         wanted = (
             _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
         )
-        made = read_job(log, job)
+        made = read_job(log, job, _check_goes_on)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(job, Reign.of(made.state), is_take_over=is_take_over):
+        elif is_driver_alive(job, made.state, is_take_over=is_take_over, refusal=SkipError):
             _ask(job, made.state, wanted, why)
         else:
             _append(log, job, made, wanted, why)
     finally:
         log.close()
+
+
+def _check_goes_on(state: JobState) -> None:
+    if state.phase in (Phase.FINISHED, Phase.ENDING):
+        raise SkipError(
+            state.job_id,
+            f"it is {state.phase.value}",
+            "nothing of it is read or handled any more",
+        )
 
 
 def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
@@ -179,16 +187,14 @@ def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
         request = SkipEvent(
             operator_id=wanted.operator_id, subtask=wanted.subtask or 0, skipped=fact, why=why
         )
-    try:
-        answer = request_coordinator(
-            "",
-            request,
-            job_id=job,
-            endpoint=state.launch["endpoint"],
-            response_types=(SkipRecorded,),
-        )
-    except RequestRefusedError as error:
-        raise SkipError(job, error.reason, "see what it is with `coordlog splits`") from error
+    answer = ask_driver(
+        job,
+        state,
+        request,
+        SkipRecorded,
+        refusal=SkipError,
+        next_step="see what it is with `coordlog splits`",
+    )
     click.echo(
         f"skipped {wanted.shown} of job {job}, by its driver, at sequence {answer.sequence}",
         err=True,
@@ -196,8 +202,15 @@ def _ask(job: str, state: JobState, wanted: _Wanted, why: str) -> None:
 
 
 def _append(log: Log, job: str, made: Rebuild, wanted: _Wanted, why: str) -> None:
-    sequence = append_skip(
-        log, made, wanted.fact, operator_id=wanted.operator_id, subtask=wanted.subtask, why=why
+    sequence = append_fact(
+        log,
+        made,
+        wanted.fact,
+        command="skip",
+        check=_check_goes_on,
+        operator_id=wanted.operator_id,
+        subtask=wanted.subtask,
+        why=why,
     )
     click.echo(
         f"skipped {wanted.shown} of job {job}, at sequence {sequence}; run the job again to go on",

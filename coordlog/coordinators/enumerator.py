@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 
 from coordlog.coordinator import CoordinatorContext, EventFuture, SubtaskGateway
-from coordlog.errors import AttemptNotRunningError, SourceError, TooLargeError, UsageError
+from coordlog.errors import AttemptNotRunningError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.projections.splits import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, payload_type_of
@@ -20,7 +20,6 @@ __all__ = [
     "SplitEnumerator",
     "give_waiting",
     "listing_pages",
-    "not_listed",
     "pages_of",
 ]
 
@@ -186,9 +185,9 @@ class EnumeratorContext:
         """Run `handler` after `delay_s` seconds; not part of a checkpoint."""
         self._context.schedule(delay_s, handler)
 
-    def fail_job(self, cause: BaseException | str) -> None:
-        """Fail the job globally. Any thread."""
-        self._context.fail_job(cause)
+    def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
+        """Fail the job globally; for good, where trying again would find the same. Any thread."""
+        self._context.fail_job(cause, is_final=is_final)
 
     # What the coordinator that owns this does with it.
 
@@ -297,15 +296,6 @@ def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
     return deque(
         SplitsDiscovered(splits=page, is_complete=found.is_complete and number == last)
         for number, page in enumerate(pages)
-    )
-
-
-def not_listed(context: EnumeratorContext, error: str) -> SourceError:
-    """Why the job fails: the worker that was to list could not."""
-    return SourceError(
-        f"source {context.operator_id!r}",
-        f"it cannot be listed: {error}",
-        "mend that and run the same command again",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from coordlog.coordinator import (
     SubtaskGateway,
 )
 from coordlog.errors import OptionError, SourceError
+from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.splits import SPLITS, SplitsState
 from coordlog.schemas.payload import Payload
@@ -24,15 +24,14 @@ from coordlog.schemas.source_events import (
     Split,
     SplitsDiscovered,
 )
-from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
+from coordlog.schemas.source_facts import EnumeratorState, ListingFailed, ListingStarted
 
 from .enumerator import (
     EnumeratorContext,
     SplitEnumerator,
     give_waiting,
-    listing_pages,
-    not_listed,
 )
+from .listing import PatientListing
 
 __all__ = [
     "Assignment",
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 Assignment = Literal["pull", "static"]
-DiscoverAgain = Callable[[Sequence[Split], bytes | None], SplitsDiscovered]
+DiscoverAgain = Callable[[Sequence[Split], bytes | None, frozenset[str]], SplitsDiscovered]
 NoteEvent = Callable[[bytes | None, Payload], bytes | None]
 EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
@@ -62,10 +61,11 @@ class DefaultEnumerator(SplitEnumerator):
         assignment: See above.
         allow_empty: Whether a listing without splits is an input like any other.
         discover_again: The listing where splits are known: where the job is opened again after its
-            end, or was watched before. It is given them and what is kept; what it finds of them is
-            passed over, by their ids. Without it `discover`.
+            end, or was watched before. It is given them, what is kept, and the ids of those that are
+            skipped; what it finds of them is passed over, by their ids. Without it `discover`.
         note_event: What is kept after an event of the source's own, of what was kept before it.
         kept: What the enumerator before this one has kept.
+        listing_timeout_s: How long tries to list may fail one after the other; see `PatientListing`.
     """
 
     def __init__(
@@ -78,11 +78,12 @@ class DefaultEnumerator(SplitEnumerator):
         discover_again: DiscoverAgain | None = None,
         note_event: NoteEvent | None = None,
         kept: bytes | None = None,
+        listing_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
         self._context, self._discover = context, discover
         self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
         self._assignment, self._allow_empty = assignment, allow_empty
-        self._pages: deque[SplitsDiscovered] = deque()
+        self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
         """List, unless the state has a whole listing."""
@@ -97,8 +98,8 @@ class DefaultEnumerator(SplitEnumerator):
                 state.splits[state.by_ordinal[ordinal]].split
                 for ordinal in range(len(state.splits))
             ]
-            discover = partial(again, known, self._kept)
-        context.call_async(partial(self._list, discover), self._listed)
+            discover = partial(again, known, self._kept, state.skipped())
+        self._listing.begin(lambda: partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
         """Answer it, unless the listing is not there yet."""
@@ -130,7 +131,7 @@ class DefaultEnumerator(SplitEnumerator):
         return self._kept
 
     def _list(self, discover: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
-        """The first page of the listing. On a worker; the other pages follow, a turn each."""
+        """All of it. On a worker."""
         found = discover()
         if not found.is_complete:
             raise SourceError(
@@ -138,17 +139,11 @@ class DefaultEnumerator(SplitEnumerator):
                 "its listing is not complete, and this enumerator lists once",
                 "give the provider an `enumerator` of your own that lists again",
             )
-        self._pages = listing_pages(found)
-        return self._pages.popleft()
+        return found
 
-    def _listed(self, result: Payload | None, error: str | None) -> None:
+    def _listed(self, result: SplitsDiscovered) -> None:
         context = self._context
-        if error is not None:
-            context.fail_job(not_listed(context, error))
-            return
-        assert isinstance(result, SplitsDiscovered), "`_list` returns no other type"
         if not result.is_complete:
-            context.call_async(self._pages.popleft, self._listed)
             return
         if not context.state.splits and not self._allow_empty:
             context.fail_job(
@@ -156,7 +151,8 @@ class DefaultEnumerator(SplitEnumerator):
                     f"source {context.operator_id!r}",
                     "its listing has found no splits",
                     "see that there is input where it looks, or set `allow_empty`",
-                )
+                ),
+                is_final=True,
             )
             return
         if self._assignment == "static":
@@ -276,6 +272,8 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         allow_empty: With `discover`: whether a listing without splits is no failure.
         discover_again: With `discover`: lists where splits are known; see `DefaultEnumerator`.
         payload_types: Events and facts of the source's own.
+        listing_timeout_s: With `discover`: how long tries to list may fail one after the other
+            before the job fails, seconds.
 
     Raises:
         OptionError: Not exactly one of `discover` and `enumerator`, or an unknown assignment.
@@ -294,6 +292,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         allow_empty: bool = False,
         discover_again: DiscoverAgain | None = None,
         payload_types: Sequence[type[Payload]] = (),
+        listing_timeout_s: float = LISTING_TIMEOUT_S,
     ) -> None:
         if (discover is None) == (enumerator is None):
             raise OptionError("discover", discover, "given, or `enumerator` in its place")
@@ -306,6 +305,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             RequestSplit,
             SplitsDiscovered,
             ListingStarted,
+            ListingFailed,
             EnumeratorState,
             *payload_types,
         )
@@ -313,6 +313,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         self._note_event = note_event
         self._assignment: Assignment = assignment
         self._allow_empty, self._discover_again = allow_empty, discover_again
+        self._listing_timeout_s = listing_timeout_s
 
     def create(self, context: CoordinatorContext) -> SplitCoordinator:
         """A new coordinator."""
@@ -328,4 +329,5 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             discover_again=self._discover_again,
             note_event=self._note_event,
             kept=kept,
+            listing_timeout_s=self._listing_timeout_s,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
@@ -14,9 +14,8 @@ from .enumerator import (
     EnumeratorContext,
     SplitEnumerator,
     give_waiting,
-    listing_pages,
-    not_listed,
 )
+from .listing import PatientListing
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 
@@ -26,12 +25,13 @@ _log = logging.getLogger(__name__)
 class SplitWatch(Protocol):
     """Looks for splits outside. Made for one enumerator."""
 
-    def look(self, known: Sequence[Split]) -> SplitsDiscovered:
+    def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered:
         """What has come beside `known`, in the order in which it is to be assigned. On a worker.
 
         Waits until something has, for a bounded time: what it returns is appended, found or not.
         With `is_complete` nothing more will come, and it is not called again. Splits of `known`
-        that it returns again change nothing.
+        that it returns again change nothing. What is `skipped`, by id, is not read, whatever
+        becomes of it.
         """
         ...
 
@@ -44,12 +44,19 @@ class WatchingEnumerator(SplitEnumerator):
     """Gives out what has been found, one split for each request, and looks on meanwhile.
 
     What was found is in the log before it is assigned, and nothing else is remembered: after a
-    restore the watch is told what the checkpoint knows, and finds the rest again.
+    restore the watch is told what the checkpoint knows, and finds the rest again. A look that fails
+    is repeated for a bounded time, while readers go on: see `PatientListing`.
     """
 
-    def __init__(self, context: EnumeratorContext, watch: SplitWatch) -> None:
+    def __init__(
+        self,
+        context: EnumeratorContext,
+        watch: SplitWatch,
+        *,
+        listing_timeout_s: float = LISTING_TIMEOUT_S,
+    ) -> None:
         self._context, self._watch = context, watch
-        self._pages: deque[SplitsDiscovered] = deque()
+        self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
         """Look, unless the log says that nothing more will come."""
@@ -83,28 +90,18 @@ class WatchingEnumerator(SplitEnumerator):
         self._watch.close()
 
     def _look_on(self) -> None:
-        known = self._context.state.splits
-        self._context.call_async(
-            # A worker makes the list: a persistent map may be read by any thread.
-            lambda: self._look([one.split for _, one in sorted(known.items())]),
-            self._looked,
+        self._listing.begin(self._look, self._looked)
+
+    def _look(self) -> Callable[[], SplitsDiscovered]:
+        state = self._context.state
+        known = state.splits
+        # A worker makes the lists: a persistent map may be read by any thread.
+        return lambda: self._watch.look(
+            [one.split for _, one in sorted(known.items())], state.skipped()
         )
 
-    def _look(self, known: Sequence[Split]) -> SplitsDiscovered:
-        """The first page of what was found. On a worker; the other pages follow, a turn each."""
-        found = self._watch.look(known)
-        self._pages = listing_pages(found)
-        return self._pages.popleft()
-
-    def _looked(self, result: Payload | None, error: str | None) -> None:
-        context = self._context
-        if error is not None:
-            context.fail_job(not_listed(context, error))
-            return
-        assert isinstance(result, SplitsDiscovered), "`_look` returns no other type"
-        if self._pages:
-            context.call_async(self._pages.popleft, self._looked)
-        elif not result.is_complete:
+    def _looked(self, found: SplitsDiscovered) -> None:
+        if self._listing.is_exhausted and not found.is_complete:
             self._look_on()
         self._serve()
 

@@ -512,7 +512,7 @@ def attempt_lost(step: StepBuilder, given: AttemptLost) -> None:
         reason = f"the job is {state.phase.value}; {given.reason}"
         refuse(step, "failure", given.subtask, given.attempt_number, reason)
         return
-    fail_attempt(step, given)
+    fail_attempt(step, given, is_counted=not given.is_with_another)
 
 
 def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = True) -> None:
@@ -522,7 +522,9 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
     assert attempt is not None, "a live attempt fails"
     is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
     lost_up, lost_down = _lost(state, attempt)
-    attributes = marked(state, _at_what(state, given))
+    attributes = marked(state, _at_what(state, given)) | failures.final_of(given.final)
+    if given.is_with_another:
+        attributes["with_another"] = "true"
     reason = with_poison(state.job_id, given.reason, attributes)
     fail_events(step, given.subtask, given.reason)
     step.add(
@@ -550,8 +552,8 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
                 reason=given.reason,
             )
         )
-    if is_exhausted:
-        failures.fail_job(step, reason)
+    if is_exhausted or given.final:
+        failures.fail_job(step, reason, where=_where(given), final=given.final)
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(
@@ -564,10 +566,15 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
         checkpoint_id=last,
         attributes={"counted": "true" if is_counted else "false"},
     )
-    if is_counted:
+    if is_counted or given.is_with_another:
         delay_s = local_backoff_s(step.config, step.state, step.now_us)
         step.effects.append(DelayNextAttempt(subtask=given.subtask, delay_s=delay_s))
     _tell_of_failure(step, given, reason, lost_up, lost_down)
+
+
+def _where(given: AttemptLost) -> str:
+    split = "" if given.split_id is None else f", which read split {given.split_id!r}"
+    return f"attempt {given.attempt_number} of subtask {given.subtask}{split}"
 
 
 def _tell_of_failure(

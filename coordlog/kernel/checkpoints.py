@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from coordlog.limits import RECORD_BYTES_MAX
-from coordlog.projections.checkpoint_records import channel_state, late_attempts, missing
+from coordlog.projections.checkpoint_records import (
+    channel_state,
+    kept_numbers,
+    late_attempts,
+    missing,
+)
 from coordlog.projections.lifecycles import HANDLED_IN
 from coordlog.projections.state import (
     GatewayState,
@@ -225,7 +230,9 @@ def _inject(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     checkpoint_id = pending.checkpoint_id
-    retained = [*sorted(step.state.completed), checkpoint_id][-step.config.retained_checkpoints :]
+    kept = kept_numbers(step.state)
+    others = [one for one in sorted(step.state.completed) if one not in kept]
+    retained = [*others, checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     attributes = {}
     key, encoded = attempts.encoded(_metadata(step, pending, retained[0]))
@@ -354,17 +361,17 @@ def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
         return
     timeouts = step.state.timeouts_in_a_row
     for subtask, attempt_number in late:
-        is_live = step.state.attempt(subtask, attempt_number) is not None
-        if is_live and step.state.phase is Phase.RUNNING:
-            attempts.fail_attempt(
-                step,
-                AttemptLost(
-                    subtask=subtask,
-                    attempt_number=attempt_number,
-                    reason=f"{timeouts} checkpoints in a row timed out; the last, "
-                    f"{given.checkpoint_id}, was missing {lacking}",
-                ),
-            )
+        if step.state.phase is not Phase.RUNNING:
+            return  # the one before was one failure too many
+        attempts.fail_attempt(
+            step,
+            AttemptLost(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                reason=f"{timeouts} checkpoints in a row timed out; the last, "
+                f"{given.checkpoint_id}, was missing {lacking}",
+            ),
+        )
 
 
 def checkpoint_released(step: StepBuilder, given: CheckpointReleased) -> None:
@@ -394,7 +401,7 @@ def tell_complete(step: StepBuilder, checkpoint_id: int) -> None:
 
 def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool) -> None:
     for subtask in sorted_values(step.state.subtasks):
-        if subtask.attempt is not None and subtask.attempt.restored_checkpoint < checkpoint_id:
+        if subtask.attempt is not None:
             step.effects.append(
                 TellAttempt(
                     subtask=subtask.subtask,

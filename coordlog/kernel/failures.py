@@ -23,7 +23,7 @@ from .outputs import (
     EndJob,
     FenceAttempt,
 )
-from .poison import attributes_of_event, marked, with_poison
+from .poison import attributes_of_event, marked, with_poison, without_poison
 from .policy import backoff_s, is_exhausted
 
 _BEFORE = "; before that: "
@@ -31,6 +31,7 @@ _BEFORE = "; before that: "
 __all__ = [
     "fail_globally",
     "fail_job",
+    "final_of",
     "finish_job",
     "is_exhausted",
     "record_fact",
@@ -162,6 +163,7 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
         )
         return
     attributes = {} if given.event is None else marked(state, attributes_of_event(given.event))
+    attributes |= final_of(given.final)
     reason = with_poison(state.job_id, given.reason, attributes)
     step.add(
         Kind.GLOBAL_FAILURE,
@@ -170,19 +172,31 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
         reason=reason,
         attributes=attributes,
     )
-    if state.phase is Phase.FAILING:
+    if state.phase is Phase.FAILING and not given.final:
         return
-    if is_exhausted(step.config, state, step.now_us):
-        fail_job(step, reason)
+    if given.final or is_exhausted(step.config, state, step.now_us):
+        fail_job(step, reason, final=given.final)
         return
     step.effects.append(
         CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.now_us))
     )
 
 
-def fail_job(step: StepBuilder, reason: str) -> None:
-    """`JOB_FAILED`, with the chain of reasons; a later start is a rollback with a fresh count."""
-    chain = tuple(dict.fromkeys((reason, *step.state.reasons)))
+def final_of(final: str) -> dict[str, str]:
+    """What a failure's record says where trying again cannot help: why."""
+    return {"final": final} if final else {}
+
+
+def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = "") -> None:
+    """`JOB_FAILED`, with the chain of reasons; a later start is a rollback with a fresh count.
+
+    Args:
+        step: So far.
+        reason: The newest.
+        where: The attempt that failed, and the split that it read.
+        final: Why no restart is tried; empty where the restart policy is used up.
+    """
+    chain = _chain(reason, step.state.reasons)
     for subtask in sorted_values(step.state.subtasks):
         if subtask.attempt is not None:
             step.effects.append(
@@ -196,12 +210,27 @@ def fail_job(step: StepBuilder, reason: str) -> None:
             )
     newest, older = chain[0][: REASON_CHARS_MAX // 2], chain[1:]
     each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(_BEFORE)
-    step.add(Kind.JOB_FAILED, reason=_BEFORE.join((newest, *(one[:each] for one in older))))
+    step.add(
+        Kind.JOB_FAILED,
+        reason=_BEFORE.join((newest, *(one[:each] for one in older))),
+        attributes={**({"where": where} if where else {}), **final_of(final)},
+    )
     step.calls.clear()
     step.effects += [
         CancelStage(reason="the job has failed", backoff_s=None),
-        EndJob(is_finished=False, reasons=chain),
+        EndJob(is_finished=False, reasons=chain, where=where, final=final),
     ]
+
+
+def _chain(newest: str, older: tuple[str, ...]) -> tuple[str, ...]:
+    """The newest reason, then those before it that say something else, newest first."""
+    seen = {without_poison(newest)}
+    chain = [newest]
+    for one in map(without_poison, older):
+        if one not in seen:
+            seen.add(one)
+            chain.append(one)
+    return tuple(chain)
 
 
 def finish_job(step: StepBuilder) -> None:

@@ -133,6 +133,8 @@ class FailGlobally:
     subtask: int | None = None
     event: UpEvent | None = None
     """The event whose handling raised."""
+    final: str = ""
+    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
 
 
 # --- from attempts ---------------------------------------------------------------------------------------------------
@@ -161,6 +163,10 @@ class AttemptLost:
     operator_id: str | None = None
     split_id: str | None = None
     event_id: int | None = None
+    is_with_another: bool = False
+    """Another attempt of its machine has just been lost, to the same cause: the restart policy has counted that."""
+    final: str = ""
+    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +267,8 @@ class CommitSettled:
     payload_type: str | None
     payload: bytes | None
     error: str | None
+    final: str = ""
+    """Why trying again cannot help: the job fails at once. Empty: the restart policy decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

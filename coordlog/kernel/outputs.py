@@ -331,6 +331,10 @@ class EndJob:
 
     is_finished: bool
     reasons: tuple[str, ...]
+    where: str = ""
+    """The attempt that failed last, and the split that it read; empty where it was none."""
+    final: str = ""
+    """Why no restart was tried; empty where the restart policy was used up."""
 
 
 Effect = (

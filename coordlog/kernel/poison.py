@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from coordlog.limits import POISON_FAILURES, REASON_CHARS_MAX
 from coordlog.projections.skips import digest_of, skip_command
@@ -10,7 +12,13 @@ from coordlog.projections.state import DownEvent, JobState, UpEvent
 
 _FIRST_CHARS = REASON_CHARS_MAX // 4
 
-__all__ = ["attributes_of_event", "marked", "with_poison"]
+__all__ = ["attributes_of_event", "marked", "with_poison", "without_poison"]
+
+_POISON: Final = re.compile(
+    r"; (split|event) .*? is poison: \d+ attempts in a row have failed at it; "
+    r"to go on without it: `.*?in a row failed at it'`",
+    re.DOTALL,
+)
 
 
 def attributes_of_event(event: DownEvent | UpEvent) -> dict[str, str]:
@@ -53,3 +61,8 @@ def with_poison(job_id: str, reason: str, attributes: Mapping[str, str]) -> str:
         f"to go on without it: `{command}`"
     )
     return f"{first[:_FIRST_CHARS]}{poison}{line_end}{rest}"
+
+
+def without_poison(reason: str) -> str:
+    """The reason as it was before `with_poison`."""
+    return _POISON.sub("", reason, count=1)

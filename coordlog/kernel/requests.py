@@ -6,7 +6,7 @@ from coordlog.projections.attempt_records import required
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 
-from . import skips
+from . import keeps, skips
 from .building import StepBuilder
 from .inputs import RequestArrived, RequestOutcome, Respond
 from .outputs import AnswerRequest, CallRequest
@@ -18,6 +18,9 @@ def request_arrived(step: StepBuilder, given: RequestArrived) -> None:
     """`REQUEST`, then the coordinator's call; one that no coordinator can be asked is answered, not recorded."""
     if given.payload_type in skips.REQUESTS:
         skips.skip_requested(step, given)
+        return
+    if given.payload_type in keeps.REQUESTS:
+        keeps.keep_requested(step, given)
         return
     why_not = _why_not(step, given.operator_id)
     if why_not is not None:

@@ -63,7 +63,10 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
         payload_type=given.payload_type,
         payload=given.payload,
         reason=given.error,
-        attributes={"settled": "true" if is_settled else "false"},
+        attributes={
+            "settled": "true" if is_settled else "false",
+            **failures.final_of(given.final),
+        },
     )
     if step.state.is_over:
         return
@@ -71,11 +74,13 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
         step.effects += [one for one in to_settle(step.state) if one.sequence not in under_way]
         return
     tries = intent.failed_tries + 1
-    if tries >= step.config.settle_attempts_max:
+    if given.final or tries >= step.config.settle_attempts_max:
+        times = "once" if tries == 1 else f"{tries} times"
         failures.fail_job(
             step,
             f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
-            f"failed {tries} times: {given.error}",
+            f"failed {times}: {given.error}",
+            final=given.final,
         )
         return
     delay_s = min(step.config.restart_backoff_s * 2**tries, step.config.restart_backoff_max_s)

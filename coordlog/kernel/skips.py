@@ -17,10 +17,10 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 
+from .answering import answer
 from .attempts import fail_attempt, is_handled, refuse_and_fence
 from .building import StepBuilder
-from .inputs import AttemptLost, RequestArrived, RequestOutcome, SplitSkippedArrived
-from .outputs import AnswerRequest
+from .inputs import AttemptLost, RequestArrived, SplitSkippedArrived
 
 __all__ = ["REQUESTS", "skip_requested", "split_skipped_arrived", "why_not_skippable"]
 
@@ -54,33 +54,14 @@ def skip_requested(step: StepBuilder, given: RequestArrived) -> None:
     """`REQUEST`, the fact, what becomes of who has the split, and `RESPONSE`, in one turn."""
     asked = step.config.projection.types.decode(given.payload_type, given.payload)
     request = step.add(Kind.REQUEST, payload_type=given.payload_type, payload=given.payload)
-    was_before = False
-    why_not: str | None = None
     if isinstance(asked, SkipSplit):
         why_not = why_not_skippable(step.state, asked.split_id)
-        if why_not is None:
-            was_before = _skip_split(step, asked)
+        was_before = why_not is None and _skip_split(step, asked)
     else:
         assert isinstance(asked, SkipEvent), "REQUESTS has two types"
-        was_before = _skip_event(step, asked)
-    outcome = RequestOutcome.ANSWERED if why_not is None else RequestOutcome.REFUSED
-    response = step.add(
-        Kind.RESPONSE,
-        cause=request.sequence,
-        value=SkipRecorded(was_skipped_before=was_before) if why_not is None else None,
-        reason=why_not,
-        attributes={"outcome": outcome.value},
-    )
-    step.effects.append(
-        AnswerRequest(
-            request_id=given.request_id,
-            outcome=outcome,
-            sequence=response.sequence,
-            payload_type=response.payload_type,
-            payload=response.payload,
-            reason=why_not,
-        )
-    )
+        why_not, was_before = None, _skip_event(step, asked)
+    recorded = SkipRecorded(was_skipped_before=was_before)
+    answer(step, given, request.sequence, recorded, why_not)
 
 
 def why_not_skippable(state: JobState, split_id: str) -> str | None:

@@ -196,9 +196,19 @@ class FakeAttempt:
             Complete(last_barrier=self.last_barrier, snapshot=_snapshot(states, committables))
         )
 
-    def fail(self, reason: str = "scripted", *, split_id: str | None = None) -> None:
-        """Say that a call of the chain raised."""
-        self._say(Fail(operator_id="source", callback="poll", reason=reason, split_id=split_id))
+    def fail(
+        self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
+    ) -> None:
+        """Say that a call of the chain raised; with `final` for good, as where space has run out."""
+        self._say(
+            Fail(
+                operator_id="source",
+                callback="poll",
+                reason=reason,
+                split_id=split_id,
+                final=final,
+            )
+        )
 
     def lose(self, reason: str = "connection lost") -> None:
         """The connection breaks."""
@@ -362,6 +372,8 @@ class HandDrivenJob:
                 "parallelism": str(self._driver.parallelism),
                 "mode": "batch" if self._driver.is_batch else "streaming",
                 "operators": describe_operators(self.chain),
+                "cluster_id": self.log.identity.cluster_id,
+                "topic_id": self.log.identity.topic_id,
                 **limits_of(config),
             },
         )

@@ -228,8 +228,8 @@ class _Replay:
             operators=state.operators,
             is_batch=state.is_batch,
             keeps_finished_splits=state.is_batch and not self._chain.keeps_state_across_splits,
-            cluster_id=self._history.identity.cluster_id,
-            topic_id=self._history.identity.topic_id,
+            cluster_id=state.launch.get("cluster_id", self._history.identity.cluster_id),
+            topic_id=state.launch.get("topic_id", self._history.identity.topic_id),
             is_overlap_allowed=True,  # a trigger is fed only where one was recorded
         )
         config = with_limits(config, state.launch)

@@ -33,6 +33,7 @@ from coordlog.kernel.inputs import (
     TellRestored,
     WorkDone,
 )
+from coordlog.kernel.poison import without_poison
 from coordlog.projections.opening import AGAIN
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas import builtin
@@ -43,11 +44,6 @@ __all__ = ["input_of_turn"]
 
 P = TypeVar("P", bound=Payload)
 
-_POISON: Final = re.compile(
-    r"; (split|event) .*? is poison: \d+ attempts in a row have failed at it; "
-    r"to go on without it: `.*?in a row failed at it'`",
-    re.DOTALL,
-)
 _SPLIT_SKIPPED: Final = payload_type_of(builtin.SplitSkipped).key
 _TIMEOUT: Final = re.compile(r"not whole after (\S+) s;")
 _CLOSED: Final = "its coordinator is closed"
@@ -106,10 +102,12 @@ def _of_attempt(one: Record) -> Input | None:
             return AttemptLost(
                 subtask=subtask,
                 attempt_number=attempt_number,
-                reason=_POISON.sub("", one.reason or "", count=1),
+                reason=without_poison(one.reason or ""),
                 operator_id=None if event is None else event.split("/")[0],
                 split_id=one.attributes.get("split_id"),
                 event_id=None if event_id is None else int(event_id),
+                is_with_another="with_another" in one.attributes,
+                final=one.attributes.get("final", ""),
             )
         case Kind.EVENT_TO_COORDINATOR:
             return EventArrived(
@@ -182,10 +180,14 @@ def _of_driver(one: Record, state: JobState) -> Input | None:
                 payload_type=one.payload_type,
                 payload=one.payload,
                 error=None if is_settled else one.reason or "",
+                final=one.attributes.get("final", ""),
             )
         case Kind.GLOBAL_FAILURE:
             return FailGlobally(
-                reason=one.reason or "", operator_id=one.operator_id, subtask=one.subtask
+                reason=one.reason or "",
+                operator_id=one.operator_id,
+                subtask=one.subtask,
+                final=one.attributes.get("final", ""),
             )
         case Kind.REQUEST:
             return RequestArrived(

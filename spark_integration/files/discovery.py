@@ -104,6 +104,7 @@ class Discovery:
         listed: Sequence[ListedFile],
         known: Mapping[str, Sequence[FileSplit]],
         as_read: Mapping[str, FileChanged] | None = None,
+        skipped: frozenset[str] = frozenset(),
     ) -> list[ListedFile]:
         """The listed files of which the log does not have every split.
 
@@ -111,6 +112,8 @@ class Discovery:
             listed: As they are now.
             known: By path.
             as_read: Those that were read otherwise than they were listed, by path.
+            skipped: Splits that are not read: a file that is skipped as a whole stays so, mended or
+                not.
 
         Raises:
             SourceError: A file that the log has has changed since.
@@ -121,6 +124,8 @@ class Discovery:
             splits = known.get(one.path)
             if splits is None:
                 fresh.append(one)
+                continue
+            if {split.split_id for split in splits} <= skipped:
                 continue
             seen: SeenFile = splits[0]
             if as_read and (read := as_read.get(one.path)) is not None:
@@ -249,7 +254,9 @@ class FileWatch:
         self._last_find_s = clock()
         self._listed_s = -math.inf
 
-    def look(self, known: Sequence[Split]) -> SplitsDiscovered:
+    def look(
+        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
         """New files, as soon as there are some; see `SplitWatch`.
 
         Raises:
@@ -262,7 +269,7 @@ class FileWatch:
             due_s = self._listed_s + self._interval_s - self._clock()
             if due_s > 0 and self._wait(due_s):
                 return SplitsDiscovered(splits=[], is_complete=False)
-            settled = self._settled(files)
+            settled = self._settled(files, skipped)
             if settled:
                 return SplitsDiscovered(
                     splits=self._discovery.splits_of(settled, files), is_complete=False
@@ -277,13 +284,16 @@ class FileWatch:
         """Make a `look` that waits return. Any thread."""
         self._closed.set()
 
-    def _settled(self, files: Mapping[str, Sequence[FileSplit]]) -> list[ListedFile]:
+    def _settled(
+        self, files: Mapping[str, Sequence[FileSplit]], skipped: frozenset[str]
+    ) -> list[ListedFile]:
         """The fresh files that the listing before has found the same; notes the others."""
         discovery = self._discovery
         self._listed_s = self._clock()
         listed = discovery.files.list(allow_none=True)
         # An empty file has nothing to read yet.
-        fresh = [one for one in discovery.fresh(listed, files) if one.size_bytes != 0]
+        listed_anew = discovery.fresh(listed, files, skipped=skipped)
+        fresh = [one for one in listed_anew if one.size_bytes != 0]
         settled = [one for one in fresh if self._unsettled.get(one.path) == one]
         if any(self._unsettled.get(one.path) != one for one in fresh) or settled:
             self._last_find_s = self._clock()

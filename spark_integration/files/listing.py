@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from coordlog.errors import SourceError
+from coordlog.errors import SourceError, SourceUnavailableError
 
 from .urls import missing_library
 
@@ -94,8 +94,8 @@ class InputFiles:
             allow_none: No file, and none but empty ones, are no error.
 
         Raises:
-            SourceError: There is none, all are empty, a name leads out of the source, or the file
-                system refuses.
+            SourceError: There is none, all are empty, or a name leads out of the source.
+            SourceUnavailableError: The file system refuses, or nothing is under the path.
         """
         file_system, path = self._file_system()
         try:
@@ -322,22 +322,28 @@ def _local_below(path: str, root: str, above: frozenset[str]) -> Iterator[Listed
 
     `above` are the real folders that lead here: a link back to one is not followed.
     """
-    if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec gives them
-        yield _of_status(os.stat(path), path, root)  # noqa: PTH116
-        return
-    if not os.path.isdir(path):  # noqa: PTH112
-        is_there = os.path.lexists(path)
-        raise SourceError(
-            path,
-            "it is neither a file nor a folder" if is_there else "it does not exist",
-            "mend or remove what is under this name" if is_there else "give a path that does",
-        )
-    real = os.path.realpath(path)
-    if real in above:
-        return
-    for name in sorted(os.listdir(path)):  # noqa: PTH208
+    try:
+        if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec gives them
+            yield _of_status(os.stat(path), path, root)  # noqa: PTH116
+            return
+        if not os.path.isdir(path):  # noqa: PTH112
+            raise _not_to_be_listed(path)
+        real = os.path.realpath(path)
+        names = [] if real in above else sorted(os.listdir(path))  # noqa: PTH208
+    except (FileNotFoundError, SourceUnavailableError):
+        if path == root:
+            raise
+        return  # moved away since the folder above was listed: a file that is done, say
+    for name in names:
         if not name.startswith((".", "_")):
             yield from _local_below(posixpath.join(path, name), root, above | {real})
+
+
+def _not_to_be_listed(path: str) -> SourceError:
+    if os.path.lexists(path):
+        problem = "it is neither a file nor a folder"
+        return SourceError(path, problem, "mend or remove what is under this name")
+    return SourceUnavailableError(path, "it does not exist", "give a path that does")
 
 
 def _gone(seen: SeenFile, error: Exception) -> SourceError:
@@ -354,7 +360,7 @@ def _gone(seen: SeenFile, error: Exception) -> SourceError:
 
 def _unreadable(path: str, error: Exception) -> SourceError:
     if not isinstance(error, OSError):
-        return SourceError(
+        return SourceUnavailableError(
             path,
             f"it cannot be read: {type(error).__name__}: {error}",
             "see that the file system answers and lets the job and its tasks read",
@@ -367,4 +373,5 @@ def _unreadable(path: str, error: Exception) -> SourceError:
     next_step = steps.get(type(error), "see that the file system works and the file is whole")
     number = f"[errno {error.errno}] " if error.errno is not None else ""
     where = error.filename if isinstance(error.filename, str) else path
-    return SourceError(where, f"it cannot be read: {number}{error.strerror or error}", next_step)
+    problem = f"it cannot be read: {number}{error.strerror or error}"
+    return SourceUnavailableError(where, problem, next_step)

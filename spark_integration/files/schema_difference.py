@@ -37,8 +37,9 @@ def schemas_differ(path: str, of: str, found: pa.Schema, settled: pa.Schema) -> 
     return SourceError(
         path,
         f"its schema is not that of the source ({of}): {schema_difference(found, settled)}",
-        "give the schema that all are to be read with (`schema=`), or those files in a source of "
-        "their own",
+        "give the schema that all are to be read with (`schema=`), those files in a source of their "
+        "own, or read each with its own (`schemas='each'`, `--schemas each`, with `--widen` for the "
+        "sink)",
     )
 
 

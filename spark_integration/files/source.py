@@ -15,7 +15,13 @@ from coordlog.coordinators.enumerator import EnumeratorContext
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import WatchingEnumerator
 from coordlog.errors import OptionError
-from coordlog.limits import CSV_BLOCK_BYTES, FILE_BATCH_ROWS, FILE_SPLIT_BYTES, WATCH_INTERVAL_S
+from coordlog.limits import (
+    CSV_BLOCK_BYTES,
+    FILE_BATCH_ROWS,
+    FILE_SPLIT_BYTES,
+    LISTING_TIMEOUT_S,
+    WATCH_INTERVAL_S,
+)
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
 from .compression import Compression, check_compression
@@ -68,6 +74,9 @@ class FileSource:
         watch_interval_s: Seconds between two listings. A file is read when two in a row have found
             it the same.
         idle_timeout_s: With `watch`: end when for so many seconds no file was new.
+        listing_timeout_s: How long tries to list may fail one after the other before the job fails,
+            seconds; what was found before is read meanwhile. The first try of a new job fails at
+            once where it is made before Spark starts, as `coordlog ingest` does.
         changed_by: What tells that a file has changed: `"modified"`: size, and time or etag.
             `"size"`: the size alone.
         null_values: CSV: words that stand for null, in columns of all types, strings included. Only
@@ -106,6 +115,7 @@ class FileSource:
         watch: bool = False,
         watch_interval_s: float = WATCH_INTERVAL_S,
         idle_timeout_s: float | None = None,
+        listing_timeout_s: float = LISTING_TIMEOUT_S,
         changed_by: Literal["modified", "size"] = "modified",
         null_values: Sequence[str] = ("",),
         encoding: str = "utf-8",
@@ -131,6 +141,7 @@ class FileSource:
         if schema is not None and column_names is not None and schema.names != list(column_names):
             raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
         _check_watch(watch, watch_interval_s, idle_timeout_s, assignment)
+        _check_listing_timeout(listing_timeout_s)
         csv = CsvOptions(
             null_values=tuple(null_values) if not isinstance(null_values, str) else null_values,
             encoding=encoding,
@@ -146,12 +157,9 @@ class FileSource:
         self._assignment: Literal["pull", "static"] = assignment
         self._is_watching = watch
         self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
+        self._listing_timeout_s = listing_timeout_s
         self._discovery = Discovery(
-            files=InputFiles(
-                url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
-                storage_options=dict(storage_options or {}),
-                compares_marks=changed_by == "modified",
-            ),
+            files=_input_files(url, storage_options, changed_by),
             format=_format_of(
                 format, compression, csv, schema, is_lenient=watch or on_error == "skip"
             ),
@@ -188,6 +196,7 @@ class FileSource:
                 note_event=note_change,
                 assignment=self._assignment,
                 payload_types=(FileChanged,),
+                listing_timeout_s=self._listing_timeout_s,
             )
         return SourceSpec(
             operator_id=operator_id,
@@ -227,7 +236,12 @@ class FileSource:
         """
         return self._discovered((), None)
 
-    def discover_again(self, known: Sequence[Split], kept: bytes | None = None) -> SplitsDiscovered:
+    def discover_again(
+        self,
+        known: Sequence[Split],
+        kept: bytes | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> SplitsDiscovered:
         """List the files that are not of `known`, the splits of a listing before.
 
         Their schema is the one that was settled then. Files that have gone since are not missed.
@@ -236,16 +250,19 @@ class FileSource:
         Args:
             known: What was listed before.
             kept: What the coordinator keeps of files that were read otherwise than listed.
+            skipped: The ids of splits that are not read; a file of which all are may change.
 
         Raises:
             SourceError: A file of `known` has changed since, or a new one does not fit.
         """
-        return self._discovered(known, kept)
+        return self._discovered(known, kept, skipped)
 
-    def _discovered(self, known: Sequence[Split], kept: bytes | None) -> SplitsDiscovered:
+    def _discovered(
+        self, known: Sequence[Split], kept: bytes | None, skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
         listed = self._discovery.files.list(allow_none=bool(known))
         files = KnownFiles().by_path(known)
-        fresh = self._discovery.fresh(listed, files, files_as_read(kept))
+        fresh = self._discovery.fresh(listed, files, files_as_read(kept), skipped)
         splits = self._discovery.splits_of(fresh, files, is_checked=True)
         return SplitsDiscovered(splits=splits, is_complete=True)
 
@@ -253,7 +270,17 @@ class FileSource:
         watch = FileWatch(
             self._discovery, interval_s=self._interval_s, idle_timeout_s=self._idle_timeout_s
         )
-        return WatchingEnumerator(context, watch)
+        return WatchingEnumerator(context, watch, listing_timeout_s=self._listing_timeout_s)
+
+
+def _input_files(
+    url: str, storage_options: Mapping[str, str] | None, changed_by: str
+) -> InputFiles:
+    return InputFiles(
+        url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+        storage_options=dict(storage_options or {}),
+        compares_marks=changed_by == "modified",
+    )
 
 
 def _format_of(
@@ -295,6 +322,11 @@ def _check_positive(**options: int) -> None:
     for name, value in options.items():
         if value < 1:
             raise OptionError(name, value, "at least 1")
+
+
+def _check_listing_timeout(seconds: float) -> None:
+    if not 0 <= seconds <= _INTERVAL_S[1]:
+        raise OptionError("listing_timeout_s", seconds, f"between 0 and {_INTERVAL_S[1]:g}")
 
 
 def _check_watch(

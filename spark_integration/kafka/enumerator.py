@@ -9,11 +9,12 @@ from functools import partial
 from typing import cast
 
 from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
+from coordlog.coordinators.listing import ListingTries, listed_or_why_not
 from coordlog.errors import SourceError
 from coordlog.projections.splits import Assigned
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.schemas.source_facts import EnumeratorState, ListingFailed
 
 from .cluster import Partition
 from .discovery import Discovery
@@ -55,6 +56,7 @@ class KafkaEnumerator(SplitEnumerator):
         self._has_listed = (
             kept is not None and cast("KafkaEnumeratorState", _STATE.decode(kept)).has_listed
         )
+        self._tries = ListingTries(context)
 
     def start(self) -> None:
         """Look at the cluster, unless all was found before."""
@@ -68,7 +70,8 @@ class KafkaEnumerator(SplitEnumerator):
                         f"split {split.split_id} of its history {was}, and the source is now "
                         f"{'bounded' if bounded else 'unbounded'}",
                         "give it as its first run had it, or use another job id",
-                    )
+                    ),
+                    is_final=True,
                 )
                 return
         if not context.is_batch or bounded:
@@ -80,7 +83,8 @@ class KafkaEnumerator(SplitEnumerator):
                 f"source {context.operator_id!r}",
                 "it is unbounded, and a batch job ends",
                 "make it bounded, or run the job with checkpoints",
-            )
+            ),
+            is_final=True,
         )
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
@@ -134,16 +138,21 @@ class KafkaEnumerator(SplitEnumerator):
             is_first=not self._has_listed,
             read_up_to=read_up_to,
         )
-        self._context.call_async(look, self._looked)
+        self._context.call_async(partial(listed_or_why_not, look), self._looked)
 
     def _looked(self, result: Payload | None, error: str | None) -> None:
         context, discovery = self._context, self._discovery
         if error is not None:
-            self._could_not_look(error)
+            self._tries.give_up(error)
+            return
+        if isinstance(result, ListingFailed):
+            self._could_not_look(result)
             return
         assert isinstance(result, KafkaListing), "`listing` returns no other type"
+        self._tries.succeeded()
         if result.problem:
-            context.fail_job(SourceError(result.where, result.problem, result.next_step))
+            problem = SourceError(result.where, result.problem, result.next_step)
+            context.fail_job(problem, is_final=True)
             return
         is_complete = discovery.is_bounded and result.is_whole
         if result.splits or is_complete:
@@ -159,20 +168,16 @@ class KafkaEnumerator(SplitEnumerator):
         elif not is_complete:
             context.schedule(self._interval_s, self._look)
 
-    def _could_not_look(self, error: str) -> None:
+    def _could_not_look(self, failed: ListingFailed) -> None:
         """The first listing is needed; a later one may fail while readers go on: they notice more."""
         context = self._context
-        if self._has_listed:
-            _log.warning("source=%s: looking for partitions failed: %s", context.operator_id, error)
-            context.schedule(self._interval_s, self._look)
+        if not self._has_listed:
+            self._tries.failed(failed, self._look)
             return
-        context.fail_job(
-            SourceError(
-                f"source {context.operator_id!r}",
-                f"its topics cannot be listed: {error}",
-                "mend that and run the same command again",
-            )
+        _log.warning(
+            "source=%s: looking for partitions failed: %s", context.operator_id, failed.problem
         )
+        context.schedule(self._interval_s, self._look)
 
     def _deal(self) -> None:
         """Each split that is with nobody goes to the subtask that has the fewest unfinished ones."""

@@ -72,7 +72,7 @@ def test_another_version_is_refused_by_its_number() -> None:
         pass
     assert refused.value.response.status_code == 426
     body = (refused.value.response.body or b"").decode()
-    assert "wire version 3, the client '7'" in body
+    assert "wire version 4, the client '7'" in body
 
 
 def test_there_are_two_paths_and_no_others() -> None:

@@ -189,3 +189,31 @@ def test_new_files_of_another_header_fail_it_and_those_of_wider_values_too(
 
     assert finished.drive().status is JobStatus.FINISHED
     assert finished.committed() == ROWS_OF_BOTH
+
+
+@pytest.mark.clause("J2")
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_what_is_skipped_stays_so_mended_or_not_and_is_read_under_another_name(
+    tmp_path: Path, *, is_batch: bool
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=slowly)
+    pipeline.skip_unreadable()
+    bad = pipeline.folder / "003.csv"
+    whole = bad.read_text(encoding="utf-8")
+    bad.write_text(whole.replace(",x120\n", ",x120,more\n"), encoding="utf-8")
+    lost = set(range(3 * ROWS, 4 * ROWS))
+    first = pipeline.drive()
+    assert [Path(one.split_id).name for one in first.skipped_splits] == ["003.csv"]
+    assert pipeline.committed() == [row for row in ALL_ROWS if row not in lost]
+
+    pipeline.add_files(MORE)
+    again = pipeline.drive(again=True)
+    assert again.status is JobStatus.FINISHED
+    bad.write_text(whole, encoding="utf-8")  # mended
+    assert pipeline.drive(again=True).status is JobStatus.FINISHED
+    assert [Path(one.split_id).name for one in again.skipped_splits] == ["003.csv"]
+    assert pipeline.committed() == [row for row in ROWS_OF_BOTH if row not in lost]
+
+    bad.rename(bad.with_name("003-mended.csv"))
+    assert pipeline.drive(again=True).status is JobStatus.FINISHED
+    assert pipeline.committed() == ROWS_OF_BOTH

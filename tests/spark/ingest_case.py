@@ -30,6 +30,7 @@ LIMIT_S: Final = 120.0
 _TRANSFORM: Final = """
 import errno
 import os
+import signal
 import time
 
 FAILS = os.environ.get("TEST_TRANSFORM_FAILS")
@@ -38,6 +39,10 @@ SECONDS_PER_ROW = {seconds_per_row}
 def slowly(batch):
     if FAILS == "space":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if FAILS == "killed":
+        if 6650 in batch.column("id").to_pylist():
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory has run out
+        return batch
     if FAILS:
         raise ValueError("this transform raises, on purpose")
     time.sleep(batch.num_rows * SECONDS_PER_ROW)

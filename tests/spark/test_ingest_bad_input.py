@@ -199,14 +199,21 @@ def streaming(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[IngestCase]:
 @pytest.mark.any_spark
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+@pytest.mark.kill
 def test_a_job_that_failed_goes_on_once_its_cause_is_mended(streaming: IngestCase) -> None:
-    """First the transform raises, then a file cannot be read; then all is well."""
-    run = streaming.start("--restarts-max", "2", TEST_TRANSFORM_FAILS="yes")
+    """First the transform eats all memory, so that the kernel kills its worker; then a file cannot be read."""
+    broken = streaming.source / "part-33.csv"
+    alone = ("--parallelism", "1", "--restarts-max", "2")
+    run = streaming.start(*alone, TEST_TRANSFORM_FAILS="killed")
     check_stopped(streaming, run.wait(LIMIT_S), 1)
     (message,) = errors_of(streaming)
-    assert "ValueError: this transform raises, on purpose" in message
+    where = rf"failed in attempt \d+ of subtask \d, which read split '{broken}': it broke: "
+    assert re.search(where, message)
+    assert "killed by signal 9" in message
+    assert "the memory that Spark's settings leave to its workers" in message
+    assert f"coordlog skip {streaming.job_id} --split {broken}" in message
+    assert message.count("it broke") == 1, "each cause is told once"
 
-    broken = streaming.source / "part-33.csv"
     whole = broken.read_bytes()
     broken.write_bytes(whole.replace(b"\n6650,", b"\n66\xff0,"))
     run = streaming.start("--restarts-max", "2")

@@ -71,10 +71,13 @@ def test_a_job_id_that_is_none_is_wrong_usage_and_says_what_one_is(
 def test_one_job_fails_is_stopped_twice_over_finishes_and_is_opened_again(
     case: IngestCase,
 ) -> None:
-    # No space left where a task writes: status 6, and the cause by its number.
-    run = case.start("--restarts-max", "1", TEST_TRANSFORM_FAILS="space")
+    # No space left where a task writes: status 6 at once, and the cause by its number.
+    run = case.start(TEST_TRANSFORM_FAILS="space")
     assert run.wait(LIMIT_S) == 6, run.lines
-    assert "No space left on device" in run.lines[-1]
+    assert "[Errno 28] No space left on device" in run.lines[-1]
+    follower = case.follower()
+    follower.catch_up()
+    assert sum(one.kind is Kind.ATTEMPT_FAILED for one in follower.records) == 1
 
     # The next run shows that cause, counts afresh, and goes on; it is slow enough to be stopped.
     case.seconds_per_row = 0.02

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import secrets
 import signal
 import threading
@@ -174,6 +176,31 @@ def test_a_transform_that_never_returns_is_named_with_its_seconds_and_stack(
     assert "call_timeout_s" in str(caught.value)
     assert "in never" in caught.value.reasons[0], "the stack says where it is"
     assert session.sparkContext.statusTracker().getActiveJobsIds() == []
+
+
+def limited() -> TransformFunction:
+    """Wants more than a limit as Spark's `spark.executor.pyspark.memory` sets it."""
+
+    def eats_all_memory(batch: pa.RecordBatch) -> pa.RecordBatch:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, before[1]))
+        try:
+            return bytearray(8 << 30) and batch
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    return eats_all_memory
+
+
+def test_an_allocation_that_is_refused_is_named_with_split_and_number(
+    session: SparkSession, folder: Path
+) -> None:
+    with pytest.raises(JobFailedError, match=r"MemoryError \(no memory is left") as why:
+        job_on(folder, MemoryLog("job"), limited()).run(session)
+
+    assert re.search(r"which read split '.*\.csv': process of operator 'transform'", str(why.value))
+    assert re.search(r"has held up to \d{2,} MiB", str(why.value))
+    assert "fewer rows at once with `batch_rows`" in str(why.value)
 
 
 def hungry() -> TransformFunction:

@@ -11,15 +11,16 @@ from click.testing import CliRunner, Result
 from coordlog.adopting import checked, copy_history
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import AppendRefusedError, LogUnavailableError, RestoreError, UpkeepError
+from coordlog.errors import AppendRefusedError, CommandError, LogUnavailableError, RestoreError
 from coordlog.log.appender import Patience
 from coordlog.log.exported import write_exported
 from coordlog.log.memory import Fail, MemoryLog, Refuse, Unknown
 from coordlog.log.port import Log, UnstoredRecord
+from coordlog.own_reign import begin_reign, read_records
 from coordlog.projections.audit import audit
 from coordlog.projections.snapshots import SnapshotCodec
+from coordlog.projections.state import JobState
 from coordlog.projections.verification import verify
-from coordlog.reigns import begin_reign, plain_rebuild
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.codec import decode_record
@@ -126,7 +127,7 @@ def test_where_the_target_does_not_answer_or_take_a_record_the_copy_ends_and_can
 def test_what_arrives_late_is_told_and_nothing_is_taken_for_the_copy() -> None:
     source, target = worked().log, MemoryLog("target")
     target.faults.next_append(Unknown(stored=()))
-    with pytest.raises(UpkeepError, match=r"something else at offset \d+ than this history"):
+    with pytest.raises(CommandError, match=r"something else at offset \d+ than this history"):
         copy_history(
             source,
             target,
@@ -229,19 +230,23 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
     assert "adopted_topic_id" not in epochs[2].attributes
 
 
+def _nothing(_state: JobState) -> list[Record]:
+    return []
+
+
 def test_a_reign_on_another_log_without_an_adoption_is_a_fault(tmp_path: Path) -> None:
     driven = DrivenJob(tmp_path, "driven", is_batch=True)
     log = MemoryLog("driven")
     driven.drive(log, kill_driver_at=3)
-    made = plain_rebuild(log)
-    begin_reign(log, made, command="test", attributes={"topic_id": "t"}).close()
+    made = read_records(log)
+    begin_reign(log, made, _nothing, command="test", attributes={"topic_id": "t"})
     faults = [one.what for one in verify(log.records).faults]
     assert faults == [
         "it was written to the log of topic_id t, and the reign before to that of "
         + log.identity.topic_id
     ]
     wrong = {"topic_id": "u", "adopted_topic_id": "v", "adopted_cluster_id": "memory"}
-    begin_reign(log, plain_rebuild(log), command="test", attributes=wrong).close()
+    begin_reign(log, read_records(log), _nothing, command="test", attributes=wrong)
     (_, second) = verify(log.records).faults
     assert second.what == "it says that the job comes from topic_id v, and it comes from t"
 

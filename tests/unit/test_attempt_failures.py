@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import queue
+import resource
 
 import pytest
 
@@ -24,6 +26,7 @@ from attempt_fakes import (
     split_end,
 )
 from coordlog.attempt import AttemptRunner
+from coordlog.causes import OUT_OF_SPACE
 from coordlog.errors import FencedAttemptError
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
@@ -360,3 +363,33 @@ def test_what_has_come_is_handled_before_the_next_batch() -> None:
 
     order = ["sink.event(first)", "sink.event(second)", "source.poll", "sink.process([10])"]
     assert [one for one in world.calls if one in order] == order
+
+
+def failure_of(error: BaseException) -> Fail:
+    world = World(raising={"map.process": error})
+    with pytest.raises(type(error)):
+        run_through(world)
+    (failure,) = world.got(Fail)
+    assert isinstance(failure, Fail)
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [(resource.RLIM_INFINITY, "has no limit"), (3 << 30, "has a limit of 3,072 MiB")],
+)
+def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, says: str
+) -> None:
+    monkeypatch.setattr("coordlog.attempt.resource.getrlimit", lambda _: (limit, limit))
+
+    last = failure_of(MemoryError()).reason.strip().splitlines()[-1]
+
+    assert last.startswith("MemoryError (no memory is left: its process has held up to ")
+    assert says in last
+    assert "fewer rows at once with `batch_rows`" in last
+
+
+def test_a_want_of_space_is_told_as_final_and_another_error_is_not() -> None:
+    assert failure_of(OSError(errno.ENOSPC, "No space left on device")).final == OUT_OF_SPACE
+    assert failure_of(ValueError("No space left on device")).final == ""

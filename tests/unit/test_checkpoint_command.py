@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from coordlog.cli.exits import Exit
-from coordlog.cli.main import main
 from coordlog.errors import RecordError
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log, StoredRecord
+from coordlog.log.port import StoredRecord
 from coordlog.projections.verification import verify
 from coordlog.runtime import to_unstored
 from coordlog.schemas.builtin import CheckpointMetadata, CheckpointMetadataV1
@@ -24,38 +22,9 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
+from one_log import checkpoint_command, shown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-@dataclass
-class OneLog:
-    """Where the commands find one job's log."""
-
-    log: MemoryLog
-    where: str = "memory"
-
-    def jobs(self) -> tuple[str, ...]:
-        return ("job",)
-
-    def open(self, job_id: str) -> Log:
-        assert job_id == "job"
-        return self.log
-
-    def delete(self, job_id: str) -> None:
-        raise AssertionError(job_id)
-
-
-def run(log: MemoryLog, *arguments: str) -> Result:
-    return CliRunner().invoke(
-        main, ("checkpoint", "job", *arguments), obj=lambda _servers: OneLog(log)
-    )
-
-
-def shown(log: MemoryLog, *arguments: str) -> str:
-    result = run(log, *arguments)
-    assert result.exit_code == Exit.DONE, result.output
-    return result.stdout
 
 
 def checkpointed(count: int, **provider: Any) -> HandDrivenJob:  # noqa: ANN401, of a test
@@ -121,7 +90,7 @@ def test_one_checkpoint_is_shown_with_version_sizes_and_each_operators_state() -
 
 
 def test_a_checkpoint_that_has_not_completed_is_named_with_those_that_have() -> None:
-    result = run(checkpointed(2).log, "--show", "7")
+    result = checkpoint_command(checkpointed(2).log, "--show", "7")
 
     assert result.exit_code == Exit.USAGE
     assert "checkpoint is 7; it must be one that has completed in this log: 1, 2" in result.stderr
@@ -233,7 +202,7 @@ def test_metadata_of_an_unknown_version_is_refused_by_number_before_anything_is_
     before = log.high_watermark()
     said = "its metadata is of version 3, and this release of coordlog reads 1, 2"
 
-    result = run(log, "--show", "2")
+    result = checkpoint_command(log, "--show", "2")
     assert result.exit_code == Exit.FAILED
     assert said in result.stderr
     with pytest.raises(RecordError, match=said):

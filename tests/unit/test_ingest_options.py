@@ -257,8 +257,10 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
             file_format="text",
             compression="none",
             changed_by="size",
+            schemas="each",
             is_watching=True,
             idle_timeout_s=60.0,
+            listing_timeout_s=30.0,
         )
     )
 
@@ -266,6 +268,8 @@ def test_what_is_said_of_the_source_reaches_it(tmp_path: Path) -> None:
     assert parts.source.settle_schema() == pa.schema({"value": pa.string()})
     parts.source.check()
     assert parts.source._is_watching
+    assert parts.source._discovery.schemas == "each"
+    assert parts.source._listing_timeout_s == 30.0
 
 
 def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
@@ -293,6 +297,11 @@ def test_a_kafka_url_makes_a_source_of_topics(tmp_path: Path) -> None:
         ({"source": "kafka://h/t"}, "bootstrap_servers is 'h'"),
         ({"source": "kafka://h:1/t", "starting": "2026-01-31"}, "--starting is '2026-01-31'"),
         ({"source": "kafka://h:1/t", "delimiter": ";"}, "--delimiter is given; it is for files"),
+        ({"source": "kafka://h:1/t", "schemas": "each"}, "--schemas is given; it is for files"),
+        (
+            {"source": "kafka://h:1/t", "listing_timeout_s": 1.0},
+            "--listing-timeout is given; it is for files",
+        ),
         (
             {"source": "kafka://h:1/t", "is_bounded": False, "is_batch": True},
             "--unbounded is given with --batch",

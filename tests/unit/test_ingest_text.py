@@ -14,6 +14,7 @@ from coordlog.cli.ingest_text import (
     already_finished,
     before_lines,
     in_bytes,
+    not_listed_line,
     progress_line,
     restored_line,
     stopped_lines,
@@ -288,3 +289,18 @@ def test_a_stopped_job_says_what_is_safe_and_how_to_go_on(
     progress: Progress, stop_checkpoint: int | None, first: str
 ) -> None:
     assert stopped_lines(progress, AROUND, stop_checkpoint=stop_checkpoint)[0] == first
+
+
+def test_a_source_that_cannot_be_listed_is_told_with_the_seconds_and_the_cause() -> None:
+    failing = replace(
+        STREAMING,
+        listing_tries=2,
+        listing_problem="SourceUnavailableError: s3://b: 503\nslow down",
+        listing_failing_since_us=10_000_000,
+        last_us=13_000_000,
+    )
+
+    assert not_listed_line(failing, 300.0) == (
+        "the source cannot be listed for 3 of 300 s (SourceUnavailableError: s3://b: 503 slow down); "
+        "it is tried again, and what was found before is read on"
+    )

@@ -199,7 +199,7 @@ def test_a_first_look_that_fails_fails_the_job_by_its_cause() -> None:
     cluster.is_silent = True
     job = HandDrivenJob(chain_on(cluster))
 
-    assert "its topics cannot be listed" in failures(job)[0]
+    assert "it cannot be listed" in failures(job)[0]
     assert "no answer for 10.0 s" in failures(job)[0]
 
 

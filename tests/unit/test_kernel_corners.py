@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from coordlog.kernel import checkpoints
 from coordlog.kernel.attempts import encoded
+from coordlog.kernel.building import KernelConfig, limits_of, with_limits
+from coordlog.kernel.inputs import CheckpointReleased, GiveCommit
+from coordlog.kernel.outputs import Settle
+from coordlog.kernel.step import act
 from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX, RECORD_BYTES_MAX
 from coordlog.messages import Accepted, Fenced, Refused
 from coordlog.projections.state import Phase
+from coordlog.restore import projection_of
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import (
     AttemptSnapshot,
@@ -26,6 +32,7 @@ from kernel_fakes import (
     HANDLED,
     Down,
     FakeSink,
+    Intent,
     NotingProvider,
     Tick,
     Up,
@@ -39,6 +46,15 @@ from kernel_fakes import (
 def metadata_of(job: HandDrivenJob, record: Record) -> CheckpointMetadata:
     found = job.chain.payload_types.decode(record.payload_type or "", record.payload)
     return cast("CheckpointMetadata", found)
+
+
+def config_of(job: HandDrivenJob) -> KernelConfig:
+    return KernelConfig(
+        projection=projection_of(job.chain),
+        operators=job.runtime.state.operators,
+        is_batch=False,
+        keeps_finished_splits=False,
+    )
 
 
 @pytest.mark.clause("D5")
@@ -122,6 +138,23 @@ def test_a_commit_that_fails_is_tried_again_after_pauses_that_double() -> None:
 
     assert tried == [1, 1, 2, 2, 3, 3, 4]
     assert sink.settled == [("a",)]
+
+
+@pytest.mark.clause("H3")
+def test_an_intent_beside_one_that_is_being_settled_asks_for_itself_alone() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(sink=FakeSink())))
+    attempt = job.register(0)
+    job.is_work_held = True
+    job.trigger()
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    (first,) = job.runtime.state.intents
+    key, payload = encoded(Intent(names=["b"]))
+    given = GiveCommit(operator_id="source", checkpoint_id=1, payload_type=key, payload=payload)
+    done = act(config_of(job), job.runtime.state, given, 0)
+
+    asked = [one.sequence for one in done.effects if isinstance(one, Settle)]
+    assert asked == [done.records[-1].sequence]
+    assert sorted(done.state.intents) == [first, *asked]
 
 
 @pytest.mark.clause("F10")
@@ -461,6 +494,78 @@ def test_attempts_that_are_late_after_more_than_the_stated_number_of_timeouts_ar
     assert len(job.history(Kind.ATTEMPT_FAILED)) == 1
 
 
+@pytest.mark.clause("F12")
+def test_of_several_late_attempts_none_is_failed_once_the_first_has_ended_the_job() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider()),
+        parallelism=2,
+        options=RuntimeOptions(checkpoint_timeout_s=5.0),
+        configure=lambda config: replace(config, timeouts_in_a_row_max=1, restarts_max=0),
+    )
+    job.register_all()
+    job.trigger()
+    job.advance(6)
+
+    assert [one.subtask for one in job.history(Kind.ATTEMPT_FAILED)] == [0]
+    assert job.history()[-1].kind is Kind.JOB_FAILED
+
+
+@pytest.mark.clause("H1")
+def test_of_two_completions_that_are_released_together_the_newer_is_told_alone() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), configure=lambda config: replace(config, is_overlap_allowed=True)
+    )
+    attempt = job.register(0)
+    job.trigger()
+    job.trigger()
+    job.is_held = True
+    attempt.ack_checkpoint(1)
+    attempt.ack_checkpoint(2)
+    assert provider.said("complete") == []
+    job.release()
+
+    assert provider.said("complete") == [("complete", 2)]
+
+
+@pytest.mark.clause("H1")
+def test_a_completion_that_has_been_told_is_not_told_again_by_a_release() -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    job.run(lambda: job.runtime.handle(CheckpointReleased(checkpoint_id=1)))
+
+    assert provider.said("complete") == [("complete", 1)]
+    assert len(job.history(Kind.COORDINATOR_NOTIFIED)) == 1
+
+
+@pytest.mark.clause("K6")
+def test_metadata_that_are_too_large_even_without_states_abort_their_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(limit: int) -> Record:
+        provider = NotingProvider(is_cut_at_once=False)
+        job = HandDrivenJob(chain_of(provider))
+        attempt = job.register(0)
+        job.trigger()
+        inside(attempt, provider, lambda coordinator: coordinator.results[1].complete(b"x" * 500))
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "RECORD_BYTES_MAX", limit)
+            attempt.ack_checkpoint(1)
+        (record,) = job.history(Kind.CHECKPOINT_COMPLETED, Kind.CHECKPOINT_ABORTED)
+        return record
+
+    with_states = len(ended(RECORD_BYTES_MAX).payload or b"")
+    without = len(ended(with_states - 1).payload or b"")
+    assert without < with_states - 500
+    assert ended(without).kind is Kind.CHECKPOINT_COMPLETED
+    aborted = ended(without - 1)
+    assert aborted.kind is Kind.CHECKPOINT_ABORTED
+    assert str(aborted.reason).startswith(f"its metadata is {without} bytes;"), aborted.reason
+
+
 @pytest.mark.clause("G2")
 def test_an_abort_delivers_what_each_gateway_held() -> None:
     provider = NotingProvider()
@@ -627,3 +732,35 @@ def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_n
 
     assert sink.tries == 3
     assert job.runtime.state.phase is Phase.FAILED
+
+
+# --- what the kernel decides by, and what it builds ------------------------------------------------
+@pytest.mark.clause("K7")
+def test_every_limit_of_a_reign_is_recorded_and_read_again() -> None:
+    config = config_of(HandDrivenJob(chain_of(NotingProvider())))
+    numbers: dict[str, Any] = {
+        one.name: type(one.default)(3 + index)
+        for index, one in enumerate(fields(KernelConfig))
+        if isinstance(one.default, int | float) and not isinstance(one.default, bool)
+    }
+    changed = replace(config, **numbers)
+
+    assert len(limits_of(changed)) == len(numbers) > 0
+    assert with_limits(config, limits_of(changed)) == changed
+    assert with_limits(config, {}) == config
+
+
+@pytest.mark.clause("K5")
+def test_a_snapshot_is_a_turn_of_one_record() -> None:
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=3)
+    )
+    attempt = job.register(0)
+    for n in range(5):
+        attempt.send("source", Up(n=n))
+
+    history = job.history()
+    at = [n for n, one in enumerate(history) if one.kind is Kind.SNAPSHOT]
+    assert len(at) > 1
+    assert [history[n].turn_remaining for n in at] == [0] * len(at)
+    assert [history[n - 1].turn_remaining for n in at] == [0] * len(at)

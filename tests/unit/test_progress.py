@@ -9,6 +9,7 @@ from coordlog.schemas.builtin import SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_facts import ListingFailed
 
 MODES = {"mode": "streaming", "parallelism": "2"}
 
@@ -148,6 +149,24 @@ def test_a_listing_of_several_pages_is_complete_with_its_last_one() -> None:
     history.discover("a", is_complete=False)
 
     assert not history.progress.is_listing_complete
+
+
+def test_listings_that_fail_are_counted_until_one_is_whole_or_another_reign_begins() -> None:
+    history = History()
+    history.epoch()
+    failed = ListingFailed(problem="503", is_retriable=True)
+    history.add(Kind.FACT, value=failed)
+    history.add(Kind.FACT, value=ListingFailed(problem="504", is_retriable=True))
+    failing = progress(history.records)
+    assert (failing.listing_tries, failing.listing_problem) == (2, "504")
+    assert failing.last_us - failing.listing_failing_since_us == 1_000_000
+
+    history.add(Kind.FACT, value=SplitsDiscovered(splits=[], is_complete=False))
+    assert progress(history.records).listing_tries == 0
+    history.add(Kind.FACT, value=failed)
+    assert progress(history.records).listing_tries == 1
+    history.epoch()
+    assert progress(history.records).listing_tries == 0
 
 
 def test_finished_splits_add_their_rows_and_bytes() -> None:

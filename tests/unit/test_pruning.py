@@ -16,12 +16,12 @@ from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord
 from coordlog.looking import state_at
+from coordlog.own_reign import read_records
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.pruning import plan_prune
 from coordlog.projections.snapshots import SNAPSHOT_TYPE
 from coordlog.projections.verification import verify
-from coordlog.reigns import plain_rebuild
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.Monke
 
 def reign(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: str) -> None:
     """Another reign, whose driver came across this snapshot and no other."""
-    last = plain_rebuild(log).state
+    last = read_records(log).state
     said = {name: one for name, one in last.launch.items() if name != "command"}
     log.store(
         to_unstored(
@@ -185,7 +185,7 @@ def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(nam
     assert plan.begins_with is not None
     log.delete_below(plan.begins_with.offset)
 
-    assert state_at(log).state == whole.state == plain_rebuild(log).state
+    assert state_at(log).state == whole.state == read_records(log).state
     found = verify(log.records)
     assert found.faults == []
     assert (
@@ -230,7 +230,7 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     for is_whole in (False, True):
         with pytest.raises(RestoreError, match=said):
             rebuild(log, job.chain, projection_of(job.chain), is_whole=is_whole)
-    for read in (state_at, plain_rebuild):
+    for read in (state_at, read_records):
         with pytest.raises(RecordError, match=f"offset {start} .SNAPSHOT.: it is damaged"):
             read(log)
     assert "no place to start from: it is damaged" in verify(log.records).faults[0].what

@@ -6,17 +6,15 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coordlog.chain import Chain
 from coordlog.errors import RestoreError, SourceError
-from coordlog.kernel.building import KernelConfig, limits_of, with_limits
+from coordlog.kernel.building import KernelConfig
 from coordlog.log.exported import write_exported
-from coordlog.restore import projection_of
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -330,22 +328,3 @@ def _modules_after(code: str) -> Sequence[str]:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout.split()
-
-
-def test_every_limit_of_a_reign_is_recorded_and_read_again() -> None:
-    config = KernelConfig(
-        projection=projection_of(_chain()),
-        operators=("source",),
-        is_batch=False,
-        keeps_finished_splits=False,
-    )
-    numbers: dict[str, Any] = {
-        one.name: type(one.default)(3 + index)
-        for index, one in enumerate(fields(KernelConfig))
-        if isinstance(one.default, int | float) and not isinstance(one.default, bool)
-    }
-    changed = replace(config, **numbers)
-
-    assert len(limits_of(changed)) == len(numbers) > 0
-    assert with_limits(config, limits_of(changed)) == changed
-    assert with_limits(config, {}) == config

@@ -10,8 +10,11 @@ import pytest
 from coordlog.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, RequestRefusedError
 from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.poison import with_poison
+from coordlog.kernel.skips import why_not_skippable
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.skips import digest_of
+from coordlog.projections.skips import digest_of, event_key
 from coordlog.projections.state import Phase
 from coordlog.schemas.builtin import EventSkipped, SkipEvent, SkipRecorded, SkipSplit, SplitSkipped
 from coordlog.schemas.payload import payload_type_of
@@ -21,6 +24,7 @@ from kernel_fakes import Down, NotingProvider, Up
 from kernel_fakes import chain_of as noting_chain
 from split_fakes import (
     NO_MORE,
+    ack_all,
     ask,
     chain_of,
     checkpoint,
@@ -167,6 +171,42 @@ def test_rows_that_a_reader_gave_after_the_checkpoint_do_not_stay_with_a_global_
     assert job.register(0).accepted.skipped_splits == ("a",)
 
 
+def test_what_a_reader_let_go_of_between_cut_and_barrier_stays_with_a_global_failover() -> None:
+    job = job_of("a")
+    first = job.register(0)
+    ask(first)
+    ack_all(first)
+    assert job.trigger() == 1
+    first.skip_split("source", "a", rows=3)
+    first.ack_checkpoint(1)
+    assert job.runtime.state.last_checkpoint == 1
+    fail_globally(job)
+
+    assert places(job)["a"] == "skipped, 3 rows"
+    assert job.register(0).accepted.skipped_splits == ()
+
+
+@pytest.mark.parametrize("is_global", [True, False])
+def test_what_a_reader_let_go_of_after_a_barrier_whose_checkpoint_is_lost_is_told_again(
+    is_global: bool,  # noqa: FBT001, a parameter
+) -> None:
+    job = job_of("a", "b", parallelism=2)
+    first, second = job.register_all()
+    ask(first)
+    assert checkpoint(job, first, second) == 1
+    assert job.trigger() == 2
+    first.ack_checkpoint(2)
+    first.skip_split("source", "a", rows=9)
+    if is_global:
+        fail_globally(job)
+    else:
+        first.fail()
+
+    assert job.runtime.state.last_checkpoint == 1
+    assert places(job)["a"] == "skipped, None rows"
+    assert job.register(0).accepted.skipped_splits == ("a",)
+
+
 def test_a_skip_survives_the_driver() -> None:
     job = job_of("a", "b")
     first = job.register(0)
@@ -192,6 +232,15 @@ def test_a_split_that_is_finished_or_unknown_is_not_skipped() -> None:
         skip(job, "x").answer()
     assert not [one for one in job.history(Kind.FACT) if one.payload_type == SKIPPED]
     assert [one.attributes["outcome"] for one in job.history(Kind.RESPONSE)] == ["refused"] * 2
+
+
+@pytest.mark.parametrize("phase", [Phase.ENDING, Phase.FINISHED, Phase.FAILED])
+def test_no_split_of_a_job_that_is_over_is_skipped(phase: Phase) -> None:
+    state = job_of("a").runtime.state
+    assert why_not_skippable(state, "a") is None
+    assert why_not_skippable(replace(state, phase=phase), "a") == (
+        f"the job is {phase.value}: nothing of it is read any more"
+    )
 
 
 def test_what_a_dead_attempt_says_of_a_skip_is_recorded_only() -> None:
@@ -235,6 +284,29 @@ def test_the_third_failure_in_a_row_at_a_split_names_the_command_that_skips_it()
         *("coordlog", "skip", "job", "--split", "it's here/part-3.csv"),
         *("--reason", "3 attempts in a row failed at it"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("at", "what", "option"),
+    [
+        ({"split_id": "a"}, "split 'a'", "--split a"),
+        (
+            {"event": "source/test.down@1/9f", "event_sequence": "7"},
+            "event 'source/test.down@1/9f'",
+            "--event 7",
+        ),
+    ],
+)
+def test_what_is_poison_stands_behind_a_quarter_of_a_reason_and_before_its_traceback(
+    at: dict[str, str], what: str, option: str
+) -> None:
+    said = with_poison("job", "x" * REASON_CHARS_MAX + "\ntraceback", {**at, "poison": "4"})
+
+    assert said == (
+        f"{'x' * (REASON_CHARS_MAX // 4)}; {what} is poison: 4 attempts in a row have failed at it; "
+        f"to go on without it: "
+        f"`coordlog skip job {option} --reason '4 attempts in a row failed at it'`\ntraceback"
+    )
 
 
 def test_a_failed_job_s_last_record_has_the_command_whatever_the_tracebacks() -> None:
@@ -307,6 +379,31 @@ def test_a_skipped_event_to_a_subtask_is_not_delivered_again_and_counts_as_proce
     assert job.trigger() == 1, "a checkpoint does not wait for it"
     second.ack_checkpoint(1)
     assert job.runtime.state.last_checkpoint == 1
+
+
+def test_a_skip_of_an_event_that_is_asked_for_again_is_recorded_once() -> None:
+    job = HandDrivenJob(noting_chain(NotingProvider()))
+    job.register(0).send("source", Up(n=5))
+    sent = job.history(Kind.EVENT_TO_COORDINATOR)[0].sequence or 0
+    before = skip_event(job, sent).answer()
+    facts = len(job.history(Kind.FACT))
+    again = skip_event(job, sent).answer()
+
+    assert before.response == SkipRecorded(was_skipped_before=False)
+    assert again.response == SkipRecorded(was_skipped_before=True)
+    assert len(job.history(Kind.FACT)) == facts
+
+
+def test_an_event_is_skipped_by_way_subtask_type_content_and_operator() -> None:
+    """Snapshots hold these keys."""
+
+    def key(*, is_down: bool) -> str:
+        return event_key(
+            operator_id="source", subtask=3, is_down=is_down, event_type="rate@1", digest="9f"
+        )
+
+    assert key(is_down=True) == "down/3/rate@1/9f/source"
+    assert key(is_down=False) == "up/3/rate@1/9f/source"
 
 
 def test_another_event_of_its_type_and_one_to_another_subtask_are_delivered() -> None:

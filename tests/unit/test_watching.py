@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,11 +14,17 @@ import pytest
 from chain_fakes import read_all
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import WatchingEnumerator
-from coordlog.errors import OptionError, SourceError
-from coordlog.limits import PAYLOAD_BYTES_MAX, WATCH_REPORT_S
+from coordlog.errors import OptionError, SourceError, SourceUnavailableError
+from coordlog.limits import (
+    LISTING_BACKOFF_S,
+    LISTING_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
+    WATCH_REPORT_S,
+)
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.schemas.source_facts import ListingFailed
 from coordlog.spark_integration.files.discovery import FileWatch
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
@@ -35,7 +43,7 @@ class Outside:
         self.known: list[list[str]] = []
         self.closed = 0
 
-    def look(self, known: Sequence[Split]) -> SplitsDiscovered:
+    def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered:
         if self.error is not None:
             raise self.error
         self.known.append([one.split_id for one in known])
@@ -139,12 +147,75 @@ def test_a_find_larger_than_a_record_comes_in_pages_each_good_by_itself(watched:
     assert state_of(watched.job).unassigned() == ("1", "2", "3", "4")
 
 
-def test_a_look_that_raises_fails_the_job_with_its_text(watched: Watched) -> None:
-    watched.outside.error = SourceError("/data", "permission denied", "grant it")
+def test_a_look_that_would_fail_again_fails_the_job_for_good_with_its_text(
+    watched: Watched,
+) -> None:
+    watched.outside.error = SourceError("/data/a", "it has changed", "put it back")
     watched.look()
 
-    reasons = [one.reason or "" for one in watched.job.history(Kind.GLOBAL_FAILURE)]
-    assert "/data: permission denied; grant it" in reasons[0]
+    (failed,) = watched.job.history(Kind.JOB_FAILED)
+    assert "/data/a: it has changed; put it back" in str(failed.reason)
+    assert watched.job.history(Kind.RESET_TO_CHECKPOINT) == []
+
+
+def test_while_a_look_fails_and_is_tried_again_readers_go_on(watched: Watched) -> None:
+    (attempt,) = watched.job.register_all()
+    watched.outside.names = ["a", "b"]
+    watched.look()
+    ask(attempt)
+    watched.outside.error = SourceUnavailableError("s3://b", "503", "wait")
+    watched.look()
+    ask(attempt)
+    assert told(watched.job, attempt) == ["a", "b"]
+    assert not watched.job.works, "not again at once"
+
+    watched.job.advance(LISTING_BACKOFF_S)
+    watched.look()
+    watched.outside.error, watched.outside.names = None, ["a", "b", "c"]
+    watched.job.advance(2 * LISTING_BACKOFF_S)
+    watched.look()
+    ask(attempt)
+
+    assert told(watched.job, attempt) == ["a", "b", "c"]
+    failures = [
+        one
+        for one in watched.job.history(Kind.FACT)
+        if one.payload_type == payload_type_of(ListingFailed).key
+    ]
+    assert len(failures) == 2
+    assert watched.job.history(Kind.ATTEMPT_FAILED, Kind.GLOBAL_FAILURE) == []
+
+
+def test_looks_that_fail_for_too_long_fail_the_job_with_how_often_and_how_long(
+    watched: Watched,
+) -> None:
+    watched.outside.error = SourceUnavailableError("s3://b", "503", "wait")
+    began_s = watched.job.clock.seconds
+    while not watched.job.history(Kind.JOB_FAILED):
+        if watched.job.works:
+            watched.look()
+        due_s = watched.job.runtime.next_timer_s()
+        if due_s is not None:
+            watched.job.advance(due_s - watched.job.clock.seconds)
+        assert watched.job.clock.seconds - began_s <= LISTING_TIMEOUT_S + 1
+
+    (failed,) = watched.job.history(Kind.JOB_FAILED)
+    assert watched.job.clock.seconds - began_s == pytest.approx(LISTING_TIMEOUT_S, abs=0.01)
+    assert re.search(r"s3://b: 503; wait \(\d+ tries within 300 s failed\)", str(failed.reason))
+    # 1, 2, 4, 8, 16, then every 30 s: few records for many minutes.
+    assert "(15 tries" in str(failed.reason)
+
+
+def test_a_failure_after_a_look_that_was_whole_is_a_first_one(watched: Watched) -> None:
+    for _ in range(3):
+        watched.outside.error = SourceUnavailableError("s3://b", "503", "wait")
+        watched.look()
+        watched.outside.error = None
+        watched.job.advance(LISTING_BACKOFF_S)
+        watched.look()
+        watched.job.advance(LISTING_TIMEOUT_S / 2)
+
+    assert watched.job.history(Kind.JOB_FAILED) == []
 
 
 def test_the_watch_of_a_coordinator_that_is_replaced_is_closed(watched: Watched) -> None:
@@ -182,7 +253,9 @@ def test_a_job_that_watches_no_more_lists_once_beside_what_is_known() -> None:
     watched.job.crash()
     known: list[str] = []
 
-    def more(splits: Sequence[Split], kept: bytes | None) -> SplitsDiscovered:
+    def more(
+        splits: Sequence[Split], kept: bytes | None, skipped: frozenset[str]
+    ) -> SplitsDiscovered:
         known.extend(one.split_id for one in splits)
         return SplitsDiscovered(splits=[split("b")], is_complete=True)
 
@@ -393,3 +466,45 @@ def test_options_of_a_watch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         FileSource(tmp_path, watch=True, watch_interval_s=0)
     with pytest.raises(OptionError, match="'pull' with `watch`"):
         FileSource(tmp_path, watch=True, assignment="static")
+
+
+def test_a_file_that_is_moved_away_while_its_folder_is_listed_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "b.csv", "i\n1\n")
+    seen = os.listdir
+    monkeypatch.setattr(
+        "coordlog.spark_integration.files.listing.os.listdir", lambda path: ["a.csv", *seen(path)]
+    )
+
+    assert names(watch_of(folder, Clock()).look([])) == ["b.csv"]
+
+
+def test_a_source_that_is_gone_as_a_whole_may_come_back_and_a_broken_link_may_not(
+    folder: Path,
+) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    (folder / "b.csv").symlink_to(folder / "nothing")
+    with pytest.raises(SourceError, match=r"b\.csv: it is neither") as link:
+        watch_of(folder, Clock()).look([])
+    away = folder.rename(folder.with_name("away"))
+    with pytest.raises(SourceUnavailableError, match="it does not exist"):
+        watch_of(folder, Clock()).look([])
+
+    assert not link.value.retriable
+    (away / "b.csv").unlink()
+    away.rename(folder)
+    assert names(watch_of(folder, Clock()).look([])) == ["a.csv"]
+
+
+@pytest.mark.clause("J2")
+def test_a_file_that_is_skipped_may_change_and_is_not_found_again(folder: Path) -> None:
+    write(folder / "a.csv", "i\n1\n")
+    known = watch_of(folder, Clock()).look([]).splits
+    skipped = frozenset(one.split_id for one in known)
+    write(folder / "a.csv", "i\n1\n2\n")
+    write(folder / "b.csv", "i\n3\n")
+
+    assert names(watch_of(folder, Clock()).look(known, skipped)) == ["b.csv"]
+    with pytest.raises(SourceError, match=r"a\.csv: it has changed"):
+        watch_of(folder, Clock()).look(known, frozenset({"another"}))

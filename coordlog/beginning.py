@@ -1,0 +1,183 @@
+"""A job that begins from a checkpoint of another one: its log begins with that one's history up to there.
+
+Any prefix of a log is a legal history (clause K5). So the records up to the checkpoint's completion are copied as they
+are, with their offsets and sequences, and a reign under the new job's name and topic ends the copying. From then on it
+is a job like any other, whose last checkpoint is that one. What the other job has to commit stays the other job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from coordlog.errors import CommandError, OffsetGapError
+from coordlog.limits import (
+    APPEND_TIMEOUT_S,
+    GROUP_BYTES_MAX,
+    GROUP_RECORDS_MAX,
+    WRITER_CLOSE_TIMEOUT_S,
+)
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log, UnstoredRecord
+from coordlog.own_reign import begin_reign, read_job, read_records
+from coordlog.projections.audit import audit_records
+from coordlog.projections.state import JobState
+from coordlog.schemas.record import Kind
+
+__all__ = ["Beginning", "begin_from", "find_beginning"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a job is to begin: made by `find_beginning`."""
+
+    other_id: str
+    checkpoint_id: int
+    end_offset: int
+    """Of the other log, exclusive: the turn in which the checkpoint completed is the last."""
+
+
+def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
+    """Where a checkpoint of a job stands in its log. Nothing is changed.
+
+    Args:
+        other: Its log.
+        other_id: The job.
+        checkpoint: The name that keeps it, or its number: any that has completed.
+
+    Raises:
+        CommandError: There is no such checkpoint, or the log has lost its beginning.
+        RecordError: A record of the job cannot be read.
+        RestoreError: The log is a copy.
+    """
+    if other.start_offset() > 0:
+        raise CommandError(
+            other_id,
+            f"its log begins at offset {other.start_offset()}, not at 0",
+            "a job can begin only from a history that is whole",
+        )
+    number = _number_of(read_job(other, other_id, _anything).state, checkpoint)
+    end = _end_of(other, other_id, number)
+    return Beginning(other_id=other_id, checkpoint_id=number, end_offset=end)
+
+
+def begin_from(
+    other: Log,
+    log: Log,
+    beginning: Beginning,
+    *,
+    job_id: str,
+    patience: Patience | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Give a new job the history of another one, up to a checkpoint.
+
+    Cut off, it leaves a log that no job can be started on: delete it, and begin again.
+
+    Args:
+        other: The other job's log.
+        log: The new job's, made and empty.
+        beginning: In the other log.
+        job_id: The new job.
+        patience: Of the take-over; default: the limits, and the machine's clock.
+        on_progress: Called now and then with the records copied, and how many there are to copy.
+
+    Raises:
+        CommandError: The new job's log is not empty.
+        LogError: A log.
+    """
+    there = log.high_watermark()
+    if there > 0:
+        raise CommandError(
+            job_id,
+            f"its log has {there} records, and is to begin with those of {beginning.other_id}",
+            f"give another job id, or `coordlog delete {job_id}` first",
+        )
+    _copy(other, log, beginning.end_offset, on_progress)
+    begin_reign(
+        log,
+        read_records(log),
+        lambda _state: [],
+        command="begin",
+        job_id=job_id,
+        attributes={
+            "begun_from": f"{beginning.other_id}@{beginning.checkpoint_id}",
+            "cluster_id": log.identity.cluster_id,
+            "topic_id": log.identity.topic_id,
+        },
+        patience=patience,
+    )
+
+
+def _anything(_state: JobState) -> None:
+    """Whatever has become of the other job."""
+
+
+def _number_of(state: JobState, checkpoint: str) -> int:
+    kept = state.kept.get(checkpoint)
+    if kept is not None:
+        return kept
+    if checkpoint.isdecimal():
+        return int(checkpoint)
+    names = ", ".join(sorted(state.kept)) or "none"
+    raise CommandError(
+        state.job_id,
+        f"no checkpoint is kept as {checkpoint!r}",
+        f"those that are: {names}; a checkpoint's number will do too",
+    )
+
+
+def _end_of(other: Log, other_id: str, number: int) -> int:
+    """The offset after the turn in which the checkpoint completed."""
+    is_found = False
+    done = []
+    for one in audit_records(other.read(0, other.high_watermark())):
+        if not one.counts or one.record is None:
+            continue
+        if one.record.kind is Kind.CHECKPOINT_COMPLETED:
+            done.append(str(one.record.checkpoint_id))
+            is_found = is_found or one.record.checkpoint_id == number
+        if is_found and one.record.turn_remaining == 0:
+            return one.offset + 1
+    raise CommandError(
+        other_id,
+        f"checkpoint {number} has not completed",
+        f"those that have: {', '.join(done) or 'none'}",
+    )
+
+
+def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None] | None) -> None:
+    """Each record as it is, at its own offset."""
+    writer = log.writer()
+    copied = 0
+    try:
+        for group in _groups(other, end):
+            offsets = writer.append(group, timeout_s=APPEND_TIMEOUT_S)
+            for offset in offsets:
+                if offset != copied:
+                    raise OffsetGapError(log.identity.name, copied, offset)
+                copied += 1
+            if on_progress is not None:
+                on_progress(copied, end)
+    finally:
+        writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
+
+
+def _groups(other: Log, end: int) -> Iterator[list[UnstoredRecord]]:
+    group: list[UnstoredRecord] = []
+    size = 0
+    for one in other.read(0, end):
+        record = UnstoredRecord(
+            key=one.key or b"",
+            value=one.value or b"",
+            header=one.header_bytes or b"",
+            timestamp_us=one.timestamp_ms * 1000,
+        )
+        is_full = len(group) == GROUP_RECORDS_MAX or size + record.size_bytes > GROUP_BYTES_MAX
+        if group and is_full:
+            yield group
+            group, size = [], 0
+        group.append(record)
+        size += record.size_bytes
+    if group:
+        yield group

@@ -1,0 +1,57 @@
+"""What a command has done by a job's driver, where one lives, and else does itself."""
+
+from __future__ import annotations
+
+from coordlog.errors import CommandError, RequestRefusedError
+from coordlog.projections.state import JobState
+from coordlog.requests import Answer
+from coordlog.schemas.payload import Payload
+from coordlog.spark_integration.client_requests import request_coordinator
+
+from .living import Reign, driver_lives
+
+__all__ = ["ask_driver", "is_driver_alive"]
+
+
+def is_driver_alive(
+    job: str, state: JobState, *, is_take_over: bool, refusal: type[CommandError]
+) -> bool:
+    """Whether a driver of the job answers, and proves itself.
+
+    Args:
+        job: The job.
+        state: What its log says.
+        is_take_over: Whether its place is to be taken, whoever lives.
+        refusal: What is raised.
+
+    Raises:
+        CommandError: Nobody here can tell: there is no token to ask with.
+    """
+    return driver_lives(job, Reign.of(state), is_take_over=is_take_over, refusal=refusal)
+
+
+def ask_driver(
+    job: str,
+    state: JobState,
+    request: Payload,
+    response_type: type[Payload],
+    *,
+    refusal: type[CommandError],
+    next_step: str,
+) -> Answer:
+    """Ask the driver itself, not a coordinator.
+
+    Raises:
+        CommandError: It refuses.
+        RequestError: There is no answer.
+    """
+    try:
+        return request_coordinator(
+            "",
+            request,
+            job_id=job,
+            endpoint=state.launch["endpoint"],
+            response_types=(response_type,),
+        )
+    except RequestRefusedError as error:
+        raise refusal(job, error.reason, next_step) from error

@@ -1,0 +1,131 @@
+"""Listings of a source, made on a worker: their pages, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from coordlog.errors import CoordlogError, SourceError
+from coordlog.limits import (
+    LISTING_BACKOFF_MAX_S,
+    LISTING_BACKOFF_S,
+    LISTING_TIMEOUT_S,
+    REASON_CHARS_MAX,
+)
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.schemas.source_facts import ListingFailed
+
+from .enumerator import EnumeratorContext, listing_pages
+
+__all__ = ["ListingTries", "PatientListing", "listed_or_why_not"]
+
+_US = 1_000_000
+_DOUBLINGS_MAX = 30
+
+
+class ListingTries:
+    """What follows a listing that has failed: another try, or the end of the job. On the mailbox.
+
+    A failure that may pass (a store that does not answer) costs no attempt: what was found before is
+    read meanwhile, and the history has each try. One that would be the same again (a file that has
+    changed), or that lasts, fails the job for good.
+
+    Args:
+        context: Of the enumerator.
+        timeout_s: How long tries may fail one after the other.
+    """
+
+    def __init__(self, context: EnumeratorContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
+        self._context, self._timeout_s = context, timeout_s
+        self._failing_since_us: int | None = None
+        self._count = 0
+
+    def succeeded(self) -> None:
+        """One was whole: the next failure is a first one."""
+        self._failing_since_us, self._count = None, 0
+
+    def failed(self, failed: ListingFailed, again: Callable[[], None]) -> None:
+        """Have `again` called after a pause, or fail the job."""
+        now_us = self._context.now_us()
+        if self._failing_since_us is None:
+            self._failing_since_us = now_us
+        self._count += 1
+        failing_s = (now_us - self._failing_since_us) / _US
+        if not failed.is_retriable:
+            self.give_up(failed.problem)
+        elif failing_s >= self._timeout_s:
+            self.give_up(f"{failed.problem} ({self._count} tries within {failing_s:.0f} s failed)")
+        else:
+            pause_s = LISTING_BACKOFF_S * 2 ** min(self._count - 1, _DOUBLINGS_MAX)
+            left_s = self._timeout_s - failing_s
+            self._context.schedule(min(pause_s, LISTING_BACKOFF_MAX_S, left_s), again)
+
+    def give_up(self, problem: str) -> None:
+        """Fail the job for good."""
+        error = SourceError(
+            f"source {self._context.operator_id!r}",
+            f"it cannot be listed: {problem}",
+            "mend that and run the same command again",
+        )
+        self._context.fail_job(error, is_final=True)
+
+
+class PatientListing:
+    """A listing that comes page by page, and is tried again where it fails. On the mailbox.
+
+    Args:
+        context: Of the enumerator.
+        timeout_s: How long tries may fail one after the other.
+    """
+
+    def __init__(self, context: EnumeratorContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
+        self._context, self._tries = context, ListingTries(context, timeout_s=timeout_s)
+        self._pages: deque[SplitsDiscovered] = deque()
+
+    def begin(
+        self,
+        look: Callable[[], Callable[[], SplitsDiscovered]],
+        found: Callable[[SplitsDiscovered], None],
+    ) -> None:
+        """List once.
+
+        Args:
+            look: Called before each try: what a worker is to do then.
+            found: Called with each page, in the turn that has it in the log.
+        """
+        work = look()
+
+        def handle(result: Payload | None, error: str | None) -> None:
+            if isinstance(result, SplitsDiscovered):
+                self._tries.succeeded()
+                if self._pages:
+                    self._context.call_async(self._pages.popleft, handle)
+                found(result)
+            elif isinstance(result, ListingFailed):
+                self._tries.failed(result, lambda: self.begin(look, found))
+            else:
+                self._tries.give_up(error or "it gave nothing")
+
+        self._context.call_async(lambda: listed_or_why_not(lambda: self._first_page(work)), handle)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no page of the listing is left."""
+        return not self._pages
+
+    def _first_page(self, work: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
+        """On a worker; the other pages follow, a turn each."""
+        self._pages = listing_pages(work())
+        return self._pages.popleft()
+
+
+def listed_or_why_not(work: Callable[[], Payload]) -> Payload:
+    """What `work` returns, or a `ListingFailed` for what it raises. On a worker."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001, clause A6: it enters as a record
+        # Of this package's own errors those that say so; of others nobody knows.
+        is_retriable = not isinstance(error, CoordlogError) or error.retriable
+        problem = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        return ListingFailed(problem=problem, is_retriable=is_retriable)

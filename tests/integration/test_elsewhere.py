@@ -1,0 +1,114 @@
+"""Going on elsewhere from an older checkpoint: the same job, and another one; files in, Parquet out (clause E6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from coordlog.beginning import begin_from, find_beginning
+from coordlog.driver import JobDriver, JobStatus
+from coordlog.errors import RestoreError, SinkError
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.files.payloads import PublishFiles
+from coordlog.testing.in_memory import InMemorySurroundings
+from file_pipeline import ALL_ROWS, KilledError, Pipeline, kill_driver
+
+pytestmark = [pytest.mark.slow, pytest.mark.clause("E6")]
+
+
+def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(0.005)  # so that several checkpoints come before the end; nothing waits for it
+    return batch
+
+
+def killed_after(count: int, tmp_path: Path) -> Pipeline:
+    """A streaming job whose driver died when so many checkpoints had been committed, and none was about to be."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    outcomes = 0
+
+    def look(
+        driver: JobDriver, surroundings: InMemorySurroundings, records: Sequence[Record]
+    ) -> None:
+        nonlocal outcomes
+        outcomes += sum(one.kind is Kind.COMMIT_OUTCOME for one in records)
+        state = driver.state
+        if outcomes >= count and state is not None and not state.intents and not state.granted:
+            kill_driver(driver, surroundings)
+
+    with pytest.raises(KilledError):
+        pipeline.drive(look)
+    return pipeline
+
+
+def rows_up_to(pipeline: Pipeline, checkpoint_id: int) -> list[int]:
+    """The rows that the checkpoints up to this one have published, by their intents."""
+    found: list[int] = []
+    for one in audit_records(pipeline.log.read(0, pipeline.log.high_watermark())):
+        record = one.record
+        if not one.counts or record is None or record.kind is not Kind.COMMIT_INTENT:
+            continue
+        if (record.checkpoint_id or 0) > checkpoint_id:
+            continue
+        types = pipeline.chain.payload_types
+        intent = cast("PublishFiles", types.decode(record.payload_type, record.payload))
+        for each in intent.files:
+            table = pq.read_table(pipeline.out / each.final)
+            found += table.column("a").to_pylist()
+    return found
+
+
+def test_the_same_job_writes_the_rows_after_the_checkpoint_elsewhere(tmp_path: Path) -> None:
+    pipeline = killed_after(4, tmp_path)
+    first, number = pipeline.out, retained(pipeline)[0]
+    before = pipeline.log.high_watermark()
+    with pytest.raises(RestoreError, match="its rows would be committed again"):
+        pipeline.drive(from_checkpoint=number)
+    assert pipeline.log.high_watermark() == before
+    early = rows_up_to(pipeline, number)
+    pipeline.write_to(tmp_path / "elsewhere")
+    result = pipeline.drive(from_checkpoint=number)
+
+    assert result.status is JobStatus.FINISHED
+    assert sorted(early + pipeline.committed()) == ALL_ROWS
+    assert pipeline.left_over() == []
+    pipeline.write_to(first)
+    with pytest.raises((RestoreError, SinkError)):
+        pipeline.drive(from_checkpoint=number)
+
+
+def retained(pipeline: Pipeline) -> list[int]:
+    """The checkpoints that the dead driver's log retains, ascending."""
+    done = [
+        one.record.checkpoint_id
+        for one in audit_records(pipeline.log.read(0, pipeline.log.high_watermark()))
+        if one.counts and one.record and one.record.kind is Kind.CHECKPOINT_COMPLETED
+    ]
+    return [one for one in done if one is not None][-3:]
+
+
+def test_another_job_begins_from_a_checkpoint_and_writes_the_rows_after_it(tmp_path: Path) -> None:
+    pipeline = killed_after(4, tmp_path)
+    (number, *_) = retained(pipeline)
+    early = rows_up_to(pipeline, number)
+    log = MemoryLog("other")
+    begin_from(pipeline.log, log, find_beginning(pipeline.log, "job", str(number)), job_id="other")
+    whole = pipeline.drive()
+    assert whole.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS, "the first job is not disturbed"
+
+    first, pipeline.job_id, pipeline.log = pipeline.out, "other", log
+    with pytest.raises((RestoreError, SinkError)):
+        pipeline.drive()
+    pipeline.write_to(tmp_path / "elsewhere")
+    result = pipeline.drive()
+    assert result.status is JobStatus.FINISHED
+    assert sorted(early + pipeline.committed()) == ALL_ROWS
+    assert first != pipeline.out

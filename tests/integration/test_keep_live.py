@@ -1,0 +1,75 @@
+"""`coordlog checkpoint --keep` while a driver lives: it is asked over its endpoint, and nobody is fenced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordlog.chain import Chain
+from coordlog.cli.exits import Exit
+from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.limits import RETAINED_CHECKPOINTS
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.state import JobState
+from coordlog.runtime import RuntimeOptions
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.token import TOKEN_VARIABLE
+from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
+from one_log import checkpoint_command
+
+pytestmark = [pytest.mark.slow, pytest.mark.clause("J1")]
+
+WAIT_S = 60.0
+
+
+def test_a_live_driver_keeps_a_checkpoint_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.csv").write_text("a\n1\n")
+    log, sink = MemoryLog("job"), ParquetSink(tmp_path / "out")
+    sink.prepare("job")
+    source = FileSource(tmp_path / "in", watch=True, watch_interval_s=0.1)
+    chain = Chain(source=source.spec(), operators=[sink.spec()])
+    driver = JobDriver(
+        chain=chain,
+        log=log,
+        options=DriverOptions(
+            job_id="job",
+            parallelism=1,
+            is_batch=False,
+            runtime=RuntimeOptions(checkpoint_interval_s=0.05),
+        ),
+        surroundings=EndpointSurroundings(chain, "job", 1),
+    )
+
+    def state() -> JobState:
+        assert driver.state is not None
+        return driver.state
+
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    driver.start()
+    try:
+        # `driver.state` may be ahead of the log; what the command reads is the log.
+        wait_for(lambda: state().last_checkpoint > 1, "a completed checkpoint")
+        assert "without its token" in checkpoint_command(log, "--keep", "x").stderr
+        monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+        told = checkpoint_command(log, "--keep", "x")
+        assert told.exit_code == Exit.DONE, told.output
+        assert "is kept as 'x', by its driver, at sequence " in told.stderr
+        kept = state().kept["x"]
+        later = kept + RETAINED_CHECKPOINTS + 1
+        wait_for(lambda: state().last_checkpoint > later, "later checkpoints")
+        assert kept in state().completed
+        assert checkpoint_command(log, "--release", "x").exit_code == Exit.DONE
+        refused = checkpoint_command(log, "--keep", "y", str(later + 10_000))
+        assert refused.exit_code == Exit.USAGE
+    finally:
+        driver.stop(with_checkpoint=False)
+        result = driver.wait(WAIT_S)
+
+    assert result is not None
+    assert (result.status, result.epoch) == (JobStatus.STOPPED, 0)
+    assert dict(state().kept.items()) == {}

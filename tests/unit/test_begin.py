@@ -1,0 +1,228 @@
+"""A job that begins from a checkpoint of another one (clauses E5, E6, K5)."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.beginning import begin_from, find_beginning
+from coordlog.chain import Chain
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.errors import CommandError, RestoreError, SinkError
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import Log
+from coordlog.projections.progress import progress
+from coordlog.projections.state import Phase
+from coordlog.projections.verification import verify
+from coordlog.schemas.builtin import KeepCheckpoint
+from coordlog.schemas.record import Kind
+from coordlog.testing import History, replay
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
+
+pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]
+
+
+class PlacedSink(FakeSink):
+    """A sink of one place, which may have been written to before."""
+
+    has_output = False
+
+    def refuse_earlier_output(self, job_id: str) -> None:
+        if self.has_output:
+            raise SinkError("there", f"job {job_id} has been here", "give another place")
+
+
+def chain(place: str | None = "a", sink: FakeSink | None = None) -> Chain:
+    provider = NotingProvider(projection=HANDLED, sink=sink or PlacedSink())
+    provider.destination = place
+    return chain_of(provider)
+
+
+def worked(count: int = 4) -> HandDrivenJob:
+    """A job with so many checkpoints, each with a commit; the second is kept."""
+    job = HandDrivenJob(chain(), parallelism=1)
+    attempt = job.register(0)
+    for number in range(1, count + 1):
+        attempt.send("source", Up(n=number))
+        assert job.trigger() == number
+        made = [("source", b"rows of %d" % number)]
+        attempt.ack_checkpoint(number, states={"source": b"%d" % number}, committables=made)
+        if number == 2:
+            job.ask("", KeepCheckpoint(name="second"))
+    return job
+
+
+def begun(old: HandDrivenJob, checkpoint: str = "second") -> MemoryLog:
+    log = MemoryLog("other")
+    begin_from(old.log, log, find_beginning(old.log, "job", checkpoint), job_id="other")
+    return log
+
+
+def started(log: MemoryLog, made: Chain) -> HandDrivenJob:
+    return HandDrivenJob(made, job_id="other", log=log)
+
+
+def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_it() -> None:
+    old = worked()
+    sink = PlacedSink()
+    log = begun(old)
+    job = started(log, chain("b", sink))
+
+    assert job.mode == "rollback"
+    assert (job.runtime.state.job_id, job.runtime.state.last_checkpoint) == ("other", 2)
+    assert job.runtime.state.projections["source"] == (1, 2)
+    attempt = job.register(0)
+    assert [one.state for one in attempt.accepted.states] == [b"2"]
+    assert sink.settled == [], "what checkpoint 2 allows is the first job's to commit"
+    assert job.trigger() == 3
+    attempt.ack_checkpoint(3, committables=[("source", b"mine")])
+    assert sink.settled == [("mine",)]
+    assert {one.job_id for one in job.history()} == {"job", "other"}
+    (reign,) = [one for one in job.history() if "begun_from" in one.attributes]
+    assert (reign.kind, reign.attributes["begun_from"]) == (Kind.EPOCH_STARTED, "job@2")
+    job.crash()
+    stored = list(log.read(0, log.high_watermark()))
+    identity = (log.identity.cluster_id, log.identity.topic_id)
+    assert verify(stored, identity=identity).faults == []
+    moved = verify(stored, identity=(identity[0], "another"))
+    assert [one.what for one in moved.faults] == [
+        f"it was written to the log of topic_id {identity[1]}, and this one has another"
+    ], "told once, of where it goes on"
+    replay(History.of(log), chain("b"))
+
+
+def test_the_first_job_is_not_touched_and_lives_on() -> None:
+    old = worked()
+    before = old.log.high_watermark()
+    begun(old)
+
+    assert old.log.high_watermark() == before
+    assert old.trigger() == 5
+
+
+def test_it_is_a_job_like_any_other_afterwards() -> None:
+    job = started(begun(worked()), chain("b"))
+    job.crash()
+    job = started(job.log, chain("b"))
+
+    assert job.runtime.state.last_checkpoint == 2
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert dict(job.runtime.state.last_intents.items()) == {}
+    assert dict(job.runtime.state.kept.items()) == {}
+
+
+def test_what_the_first_job_did_is_not_shown_as_its_progress() -> None:
+    found = progress(started(begun(worked()), chain("b")).history())
+
+    assert (found.job_id, found.last_checkpoint) == ("other", 2)
+    assert (found.attempts_started, found.checkpoints_completed) == (0, 0)
+
+
+def test_any_checkpoint_that_has_completed_will_do_by_its_number() -> None:
+    job = started(begun(worked(6), "1"), chain("b"))
+
+    assert job.runtime.state.projections["source"] == (1,), "although it is not retained any more"
+
+
+@pytest.mark.parametrize("place", ["a", None])
+def test_it_writes_elsewhere(place: str | None) -> None:
+    log = begun(worked())
+    before = log.high_watermark()
+
+    with pytest.raises(RestoreError, match="a, that of job@2, in the log") as raised:
+        started(log, chain(place))
+    assert "writes elsewhere: give it a destination of its own" in str(raised.value)
+    assert log.high_watermark() == before
+
+
+def test_elsewhere_is_where_nothing_of_it_stands() -> None:
+    log, sink = begun(worked()), PlacedSink()
+    sink.has_output = True
+
+    with pytest.raises(SinkError, match="job other has been here"):
+        started(log, chain("b", sink))
+
+
+@pytest.mark.clause("K5")
+def test_cut_off_anywhere_it_leaves_a_log_that_is_refused_or_as_good_as_new() -> None:
+    log = begun(worked())
+    end = log.high_watermark()
+    for cut in range(1, end):
+        with pytest.raises(RestoreError, match="job_id is job in the log and other here"):
+            HandDrivenJob(chain("b"), job_id="other", log=prefix_of(log, cut))
+
+
+def test_what_is_not_there_is_refused_by_name() -> None:
+    old = worked()
+    for checkpoint, said in (
+        ("third", "no checkpoint is kept as 'third'; those that are: second"),
+        ("9", "checkpoint 9 has not completed; those that have: 1, 2, 3, 4"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            find_beginning(old.log, "job", checkpoint)
+    used = begun(old)
+    count = used.high_watermark()
+    with pytest.raises(CommandError, match=f"its log has {count} records, and is to begin with"):
+        begin_from(old.log, used, find_beginning(old.log, "job", "2"), job_id="other")
+    assert used.high_watermark() == count
+
+
+# --- by command -------------------------------------------------------------------------------------------------------
+class SomeLogs:
+    """Logs in memory, by job."""
+
+    where = "memory"
+
+    def __init__(self, **logs: MemoryLog) -> None:
+        self.logs = logs
+
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(sorted(self.logs))
+
+    def open(self, job_id: str) -> Log:
+        return self.logs[job_id]
+
+    def create(self, job_id: str) -> Log:
+        return self.logs.setdefault(job_id, MemoryLog(job_id))
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+
+def run(logs: SomeLogs, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ("begin", *arguments), obj=lambda _servers: logs)
+
+
+def test_the_command_begins_a_job_and_says_so(tmp_path: Path) -> None:
+    logs = SomeLogs(job=worked().log)
+    result = run(logs, "other", "job@second")
+
+    assert result.exit_code == Exit.DONE, result.output
+    copied = logs.logs["other"].high_watermark() - 1
+    assert result.stderr == (
+        f"job other begins from checkpoint 2 of job job: {copied} records copied; run it with a "
+        "destination of its own\n"
+    )
+    pairs = itertools.zip_longest(
+        logs.logs["job"].read(0, copied), logs.logs["other"].read(0, copied)
+    )
+    assert all(a == b for a, b in pairs)
+
+
+def test_the_command_refuses_before_it_makes_a_log() -> None:
+    logs = SomeLogs(job=worked().log)
+    for arguments, said in (
+        (("other", "job"), "it must be OTHER@NAME, or OTHER@N"),
+        (("other", "job@third"), "no checkpoint is kept as 'third'"),
+        (("job", "job@second"), "it has a log already"),
+        (("Other", "job@second"), "job_id is 'Other'"),
+    ):
+        result = run(logs, *arguments)
+        assert result.exit_code == Exit.USAGE
+        assert said in result.stderr
+    assert logs.jobs() == ("job",)

@@ -1,0 +1,231 @@
+"""Checkpoints that are kept by name, by a driver that lives and by command (clauses E5, J1, K5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordlog.cli.exits import Exit
+from coordlog.errors import RequestRefusedError, RestoreError
+from coordlog.limits import KEPT_CHECKPOINTS_MAX
+from coordlog.projections.verification import verify
+from coordlog.restore import projection_of, rebuild
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import KeepCheckpoint, KeepRecorded, LetGoCheckpoint
+from coordlog.schemas.record import Kind
+from coordlog.testing import History, replay
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, kinds, prefix_of
+from one_log import checkpoint_command, shown
+
+pytestmark = pytest.mark.clause("E5")
+
+
+@pytest.fixture(autouse=True)
+def _no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+
+
+def started(every: int | None = None) -> HandDrivenJob:
+    chain = chain_of(NotingProvider(projection=HANDLED))
+    return HandDrivenJob(chain, options=RuntimeOptions(snapshot_every=every))
+
+
+def again(job: HandDrivenJob, from_checkpoint: int | None = None) -> HandDrivenJob:
+    if not job.is_crashed:
+        job.crash()
+    chain = chain_of(NotingProvider(projection=HANDLED))
+    return HandDrivenJob(chain, log=job.log, from_checkpoint=from_checkpoint)
+
+
+def more(job: HandDrivenJob, count: int) -> None:
+    """So many checkpoints, before each an event with its number."""
+    live = job.runtime.state.subtasks[0].attempt
+    attempt = job.register(0) if live is None else job.attempts[max(job.attempts)]
+    for _ in range(count):
+        attempt.send("source", Up(n=job.runtime.state.next_checkpoint_id))
+        number = job.trigger()
+        assert number is not None
+        attempt.ack_checkpoint(number, states={"source": b"of %d" % number})
+
+
+def retained(job: HandDrivenJob) -> list[int]:
+    return sorted(job.runtime.state.completed)
+
+
+@pytest.mark.clause("J1")
+def test_a_driver_keeps_a_checkpoint_until_it_is_let_go() -> None:
+    job = started()
+    more(job, 2)
+    asked = job.ask("", KeepCheckpoint(name="before-upgrade", kept_checkpoint=1))
+    assert asked.answer().response == KeepRecorded(kept_checkpoint=1, was_so_before=False)
+    assert kinds(job.history())[-3:] == ["REQUEST", "FACT", "RESPONSE"]
+    more(job, 5)
+    assert retained(job) == [1, 5, 6, 7], "three, and the one that is kept"
+
+    job.ask("", LetGoCheckpoint(name="before-upgrade"))
+    more(job, 1)
+    assert retained(job) == [6, 7, 8]
+    stored = list(job.log.read(0, job.log.high_watermark()))
+    assert verify(stored).faults == []
+    replay(History.of(job.log), chain_of(NotingProvider(projection=HANDLED)))
+
+
+def test_without_a_number_the_last_one_is_kept_and_a_second_time_changes_nothing() -> None:
+    job = started()
+    more(job, 2)
+    first = job.ask("", KeepCheckpoint(name="here"))
+    second = job.ask("", KeepCheckpoint(name="here", kept_checkpoint=2))
+
+    assert first.answer().response == KeepRecorded(kept_checkpoint=2, was_so_before=False)
+    assert second.answer().response == KeepRecorded(kept_checkpoint=2, was_so_before=True)
+    assert len(job.history(Kind.FACT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "why"),
+    [
+        ("Big", 2, "'Big' is no name"),
+        ("here", 3, "'here' keeps checkpoint 4, not 3: let that go first"),
+        ("other", 1, r"checkpoint 1 is not retained: .*; those that can be kept are: 2, 3, 4"),
+        ("other", 9, "checkpoint 9 is none that there has been: the next one is 5"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_the_reason(name: str, number: int, why: str) -> None:
+    job = started()
+    more(job, 4)
+    job.ask("", KeepCheckpoint(name="here"))
+
+    with pytest.raises(RequestRefusedError, match=why):
+        job.ask("", KeepCheckpoint(name=name, kept_checkpoint=number)).answer()
+    with pytest.raises(RequestRefusedError, match=r"no checkpoint is kept as 'x'; .* are: here"):
+        job.ask("", LetGoCheckpoint(name="x")).answer()
+    assert len(job.history(Kind.FACT)) == 1
+
+
+def test_so_many_are_kept_and_no_more() -> None:
+    job = started()
+    more(job, 1)
+    for n in range(KEPT_CHECKPOINTS_MAX):
+        job.ask("", KeepCheckpoint(name=f"n{n}")).answer()
+
+    with pytest.raises(RequestRefusedError, match="20 checkpoints are kept, and 20 may be"):
+        job.ask("", KeepCheckpoint(name="one-more")).answer()
+    assert job.ask("", KeepCheckpoint(name="n0")).answer().sequence > 0
+
+
+def test_before_the_first_checkpoint_there_is_nothing_to_keep() -> None:
+    with pytest.raises(RequestRefusedError, match="no checkpoint has completed"):
+        started().ask("", KeepCheckpoint(name="here")).answer()
+
+
+def test_a_job_goes_back_to_a_kept_checkpoint_long_after() -> None:
+    job = started()
+    more(job, 1)
+    job.ask("", KeepCheckpoint(name="first"))
+    more(job, 6)
+    job = again(job, from_checkpoint=1)
+
+    assert job.runtime.state.projections["source"] == (1,)
+    assert [one.state for one in job.register(0).accepted.states] == [b"of 1"]
+
+
+def test_one_that_is_kept_stays_when_the_job_goes_back_below_it() -> None:
+    job = started()
+    more(job, 4)
+    job.ask("", KeepCheckpoint(name="later"))
+    job = again(job, from_checkpoint=2)
+    assert job.runtime.state.last_checkpoint == 2
+    assert retained(job) == [2, 4], "3 is abandoned"
+    more(job, 2)
+    job = again(job, from_checkpoint=4)
+
+    assert job.runtime.state.projections["source"] == (1, 2, 3, 4)
+    job.crash()
+    assert again(job).runtime.state.last_checkpoint == 4
+
+
+@pytest.mark.clause("K3")
+def test_snapshots_hold_what_is_kept() -> None:
+    job = started(every=4)
+    more(job, 1)
+    job.ask("", KeepCheckpoint(name="first"))
+    more(job, 8)
+    job.crash()
+    made = rebuild(job.log, job.chain, projection_of(job.chain))
+    whole = rebuild(job.log, job.chain, projection_of(job.chain), is_whole=True)
+
+    assert made.started_at is not None
+    assert made.state == whole.state
+    assert dict(made.state.kept.items()) == {"first": 1}
+    assert 1 in made.state.completed
+
+
+# --- by command -------------------------------------------------------------------------------------------------------
+def test_where_no_driver_lives_the_command_keeps_and_releases_in_a_reign_of_its_own() -> None:
+    job = started()
+    more(job, 2)
+    job.crash()
+    result = checkpoint_command(job.log, "--keep", "first", "1")
+    assert result.exit_code == Exit.DONE, result.output
+    assert result.stderr.startswith("checkpoint 1 of job job is kept as 'first', at sequence ")
+    row = next(line.split() for line in shown(job.log).splitlines() if line.startswith("   1"))
+    assert row[-2:] == ["first", "yes"]
+
+    job = again(job)
+    assert job.runtime.state.epoch == 2
+    more(job, 4)
+    assert retained(job) == [1, 4, 5, 6]
+    job.crash()
+    assert "already" in checkpoint_command(job.log, "--keep", "first", "1").stderr
+    result = checkpoint_command(job.log, "--release", "first")
+    assert result.stderr.startswith("checkpoint 1 of job job is not kept any more as 'first', at ")
+    job = again(job)
+    more(job, 1)
+    assert retained(job) == [5, 6, 7]
+    job.crash()
+    assert verify(job.log.read(0, job.log.high_watermark())).faults == []
+    replay(History.of(job.log), chain_of(NotingProvider(projection=HANDLED)))
+
+
+def test_what_the_command_cannot_keep_is_refused_and_nothing_is_appended() -> None:
+    job = started()
+    more(job, 4)
+    job.crash()
+    before = job.log.high_watermark()
+    for arguments, said in (
+        (("--keep", "x", "1"), "checkpoint 1 is not retained"),
+        (("--keep", "x", "9"), "checkpoint 9 is none that there has been: the next one is 5"),
+        (("--release", "x"), "no checkpoint is kept as 'x'; those that are: none"),
+        (("--keep", "x", "--show", "4"), "give one of --show, --keep and --release"),
+        (("4",), "N alone says nothing"),
+    ):
+        result = checkpoint_command(job.log, *arguments)
+        assert result.exit_code == Exit.USAGE
+        assert said in result.stderr
+    assert job.log.high_watermark() == before
+
+
+@pytest.mark.clause("K5")
+def test_any_prefix_of_the_command_s_reign_is_a_legal_history() -> None:
+    job = started()
+    more(job, 2)
+    job.crash()
+    before = job.log.high_watermark()
+    assert checkpoint_command(job.log, "--keep", "first", "1").exit_code == 0
+    end = job.log.high_watermark()
+    assert end - before == 3, "the reign, the type, the fact"
+    for cut in range(before, end + 1):
+        made = HandDrivenJob(job.chain, log=prefix_of(job.log, cut), job_id="job")
+        assert dict(made.runtime.state.kept.items()) == ({"first": 1} if cut == end else {})
+        made.crash()
+
+
+def test_one_that_is_not_kept_is_gone_and_said_to_be() -> None:
+    job = started()
+    more(job, 6)
+
+    with pytest.raises(RestoreError, match="checkpoint 1 is not retained"):
+        again(job, from_checkpoint=1)
