@@ -13,7 +13,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
-        check coverage exhaustive bench bench-ingest bench-memory mutants simulate clean
+        check chaos coverage exhaustive fencing bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ bench-memory: setup ## the memory of a job that reads 100,000 small files; half 
 
 mutants: setup ## changes the kernel and what counts, place by place, and lists the changes that no test finds; half an hour
 	@scripts/mutants.sh $(ARGS)
+
+chaos: setup ## jobs on real brokers that are killed, cut off, filled up; ARGS="--minutes 30"; half an hour
+	@cd tests && ../$(PY) -m chaos.rounds $(ARGS)
+
+fencing: setup ## two drivers on a real broker, one stands still at a step, the other takes over; ARGS="--rounds 200"
+	@cd tests && ../$(PY) -m chaos.fencing $(ARGS)
 
 simulate: setup ## random schedules of a whole job, in memory; ARGS="--seconds 600" for longer, "--seed N" for one again
 	@$(PY) -m coordlog.testing.simulate $(ARGS)

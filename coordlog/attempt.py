@@ -15,8 +15,8 @@ from typing import Final, Protocol, assert_never
 
 from coordlog.causes import OUT_OF_SPACE, chain_of_causes, is_out_of_space
 from coordlog.chain import Chain
-from coordlog.errors import ClosedError, FencedAttemptError, TooLargeError, UsageError
-from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX
+from coordlog.errors import ClosedError, FencedAttemptError, UsageError
+from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import (
     Accepted,
     AckCheckpoint,
@@ -37,6 +37,7 @@ from coordlog.messages import (
     UpMessage,
 )
 from coordlog.open_chain import OpenChain, Place
+from coordlog.payloads import NO_STORE, AttemptPayloads, PayloadOptions
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.subtask import OperatorContext, PollStatus, SkippedSplit
 
@@ -146,6 +147,7 @@ class AttemptRunner:
             driver is slow.
         is_over: The reason for which the attempt must assume that it has ended (its connection or
             its lease is gone), or None. Asked before each batch, so that it must be cheap.
+        payloads: Where the job keeps large payloads.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class AttemptRunner:
         subtask: int,
         outbox: Callable[[UpMessage], None],
         is_over: Callable[[], str | None],
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
         self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
         self.last_barrier = accepted.restored_checkpoint
@@ -165,6 +168,8 @@ class AttemptRunner:
         """`Complete` has been said."""
         self.is_released = False
         """The driver has answered that the task may end well."""
+        self._payloads = AttemptPayloads(payloads, accepted.epoch, accepted.driver_id)
+        chain = chain.opening(self._payloads.open)
         self._types = chain.payload_types
         self._outbox, self._is_over = outbox, is_over
         self._event_count = 0
@@ -174,7 +179,7 @@ class AttemptRunner:
         for one in accepted.states:
             if one.state is not None:
                 states.setdefault(one.operator_id, []).append(one.state)
-        self._chain = OpenChain(chain, states, self, accepted.skipped_splits)
+        self._chain = OpenChain(chain, states, self, accepted.skipped_splits, self._payloads)
 
     def run(self, inbox: Inbox) -> None:
         """Run the attempt to its end: well once its completion, or the job's, is in the log.
@@ -300,8 +305,7 @@ class AttemptRunner:
             raise ClosedError(f"attempt {self.accepted.attempt_number} of subtask {self.subtask}")
         declared = self._types.of(event)
         encoded = declared.encode(event)
-        if len(encoded) > PAYLOAD_BYTES_MAX:
-            raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+        sealed = self._payloads.seal(f"a {declared.key}", declared.key, encoded)
         event_id, self._event_count = self._event_count, self._event_count + 1
         self._outbox(
             SendEvent(
@@ -309,7 +313,7 @@ class AttemptRunner:
                 event_id=event_id,
                 last_barrier=self.last_barrier,
                 payload_type=declared.key,
-                payload=encoded,
+                payload=sealed,
             )
         )
 

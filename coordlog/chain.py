@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from coordlog.coordinator import CoordinatorProvider
@@ -89,6 +90,12 @@ class Chain:
     def coordinators(self) -> tuple[CoordinatorProvider, ...]:
         """The providers, in the order of the chain."""
         return tuple(link.coordinator for link in self.links if link.coordinator is not None)
+
+    def opening(self, open_payload: Callable[[bytes], bytes]) -> Chain:
+        """The same chain, for who can open payloads that stand outside the log."""
+        made = copy(self)
+        object.__setattr__(made, "payload_types", self.payload_types.opened_by(open_payload))
+        return made
 
     @property
     def keeps_state_across_splits(self) -> bool:

@@ -27,8 +27,13 @@ class CleaningSink(Protocol):
         """Remove what that attempt has staged, but `keep`. Safe to do again."""
         ...
 
-    def sweep(self, *, keep: AbstractSet[str]) -> None:
-        """Remove all that is staged, but `keep`; when no attempt of any driver lives."""
+    def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
+        """Remove all that is staged, but `keep`; when no attempt of any driver lives.
+
+        The names must be listed first, `is_in_force` be asked then, and nothing but these names be removed, and only
+        where it says so: this driver may have stood still since the job's end, and another one, who has opened the job
+        again, have staged what this one does not know of (clause K2).
+        """
         ...
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
@@ -79,12 +84,22 @@ def cleaning_of(
     return works
 
 
-def sweep(state: JobState, types: PayloadTypes, sinks: Mapping[str, Sink | None]) -> None:
-    """Remove what is left over at a job's end, when no attempt of any driver lives."""
+def sweep(
+    state: JobState,
+    types: PayloadTypes,
+    sinks: Mapping[str, Sink | None],
+    *,
+    is_in_force: Callable[[], bool],
+) -> None:
+    """Remove what is left over at a job's end, when no attempt of any driver lives.
+
+    `is_in_force` looks whether this driver's epoch is in force still; what was staged when it says so is no later
+    driver's.
+    """
     for operator_id, sink in sorted(sinks.items()):
         if isinstance(sink, CleaningSink):
             try:
-                sink.sweep(keep=_kept(state, types, operator_id, sink))
+                sink.sweep(keep=_kept(state, types, operator_id, sink), is_in_force=is_in_force)
             except Exception as error:  # noqa: BLE001, the job has finished: what is left over is hidden
                 _log.warning("sweeping after the job: %s", error)
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from coordlog.branching import branched, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
-from coordlog.errors import DriverAliveError, JobFailedError, UsageError
+from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
 from coordlog.kernel.inputs import StopAsked
 from coordlog.limits import CLOCK_AHEAD_S, REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
@@ -26,6 +26,8 @@ from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
 from coordlog.outside import Connections, Stage
+from coordlog.payloads import NO_STORE, DriverPayloads, PayloadOptions
+from coordlog.payloads_fit import check_payloads
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState, Phase, SkippedSplit, sorted_values
 from coordlog.requests import Answer, Requests
@@ -40,8 +42,10 @@ from coordlog.restore import (
     rebuild,
 )
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.counting import count
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
 
@@ -97,6 +101,8 @@ class DriverOptions:
     restart_backoff_s: float | None = None
     is_overlap_allowed: bool = False
     patience: Patience | None = None
+    payloads: PayloadOptions = NO_STORE
+    """Where payloads go that are too large for the log."""
     versions: dict[str, str] = field(default_factory=dict)
     """More attributes of `EPOCH_STARTED`, such as Spark's version."""
 
@@ -144,6 +150,8 @@ class JobDriver:
         on_released: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
         self.driver_id = secrets.token_hex(8)
+        self._payloads = DriverPayloads(options.payloads)
+        chain = chain.opening(self._payloads.open)
         self._chain, self._job_log, self._options = chain, log, options
         self._surroundings = surroundings
         self._on_restored, self._on_progress = on_restored, on_progress
@@ -151,6 +159,7 @@ class JobDriver:
         self._requests = Requests(chain.payload_types)
         self._mailbox = Mailbox(requests=self._requests)
         self._runtime: Runtime | None = None
+        self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
         self._is_stopped = False
@@ -186,6 +195,8 @@ class JobDriver:
             self._tell_restored("finished", made, began_s)
             self._state = made.state
             return
+        going_back = branched(made.state, options.from_checkpoint)
+        check_payloads(options.job_id, going_back, options.payloads)
         self._refuse_live_driver(made.state)
         ahead_s = made.state.timestamp_us / 1e6 - time.time()
         if ahead_s > CLOCK_AHEAD_S:
@@ -199,6 +210,7 @@ class JobDriver:
         endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
         appender = self._take_over(made, endpoint, mode, self._config(projection, made.state))
         made.catch_up(self._job_log, appender.end_offset)
+        self._payloads.begin(appender.epoch, self.driver_id)
         self._surroundings.took_over()
         self._check_still_fits(made, mode)
         restore, given = first_input(
@@ -228,8 +240,9 @@ class JobDriver:
             checkpoint_offset=made.offset_of(branch.last_checkpoint),
             on_released=self._on_released,
             on_answer=self._requests.answered,
+            payloads=self._payloads,
         )
-        self._runtime = runtime
+        self._runtime, self._appender = runtime, appender
         self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
 
     def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
@@ -296,6 +309,7 @@ class JobDriver:
                         "operators": describe_operators(self._chain),
                         "take_over": str(options.is_take_over).lower(),
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),
+                        **_said_of(options.payloads),
                         **limits_of(config),
                         **options.versions,
                     },
@@ -458,7 +472,31 @@ class JobDriver:
         runtime = self._runtime
         if runtime is not None and runtime.outcome is not None and runtime.outcome.is_finished:
             sinks = {one.operator_id: one.sink for one in self._chain.coordinators}
-            sweep(runtime.state, self._chain.payload_types, sinks)
+            sweep(
+                runtime.state,
+                self._chain.payload_types,
+                sinks,
+                is_in_force=self._is_in_force,
+            )
+
+    def _is_in_force(self) -> bool:
+        """Whether no other driver has begun a reign, by all that stands in the log now; the log thread is over."""
+        appender = self._appender
+        assert appender is not None, "taken over"
+        counting = appender.counting
+        try:
+            end = self._job_log.high_watermark()
+            for record in self._job_log.read(appender.end_offset, end):
+                counting, _ = count(counting, record.header)
+        except LogError as error:
+            _log.warning("job=%s nothing is swept: %s", self._options.job_id, error)
+            return False
+        return counting.epoch == appender.epoch
+
+
+def _said_of(payloads: PayloadOptions) -> dict[str, str]:
+    """Where later readers look for large payloads unless they are told."""
+    return {} if payloads.store is None else {STORE_ATTRIBUTE: payloads.store.url}
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

@@ -20,7 +20,10 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── FencedError              another driver's epoch is in force
     │   ├── OffsetGapError           the log has lost records
     │   ├── OutOfRangeError          reading below its start
-    │   └── AppendRefusedError       the broker will never take these records
+    │   ├── AppendRefusedError       the broker will never take these records
+    │   ├── PayloadLostError         a payload that stands outside the log is missing or damaged
+    │   └── PayloadStoreError        where payloads are kept is full, or not for this user
+    │       └── PayloadStoreUnreachableError   it does not answer
     ├── RecordError                the data in the log: offset and what is wrong with it
     ├── RestoreError               the history does not fit this job, or cannot be restored exactly
     │   └── DriverAliveError         a live driver holds the job
@@ -71,6 +74,9 @@ __all__ = [
     "OptionError",
     "OutOfRangeError",
     "OutOfSpaceError",
+    "PayloadLostError",
+    "PayloadStoreError",
+    "PayloadStoreUnreachableError",
     "PayloadTypeError",
     "RecordError",
     "RequestError",
@@ -189,14 +195,21 @@ class GatewayFullError(UsageError):
 class TooLargeError(UsageError):
     """A payload is above its limit (clause K6)."""
 
-    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(what, size_bytes, limit_bytes)
+    def __init__(
+        self,
+        what: str,
+        size_bytes: int,
+        limit_bytes: int,
+        next_step: str = "put the content elsewhere and send its address",
+    ) -> None:
+        super().__init__(what, size_bytes, limit_bytes, next_step)
         self.what, self.size_bytes, self.limit_bytes = what, size_bytes, limit_bytes
+        self.next_step = next_step
 
     def __str__(self) -> str:
         return (
             f"{self.what} is {self.size_bytes} bytes; the limit is {self.limit_bytes}: "
-            "put the content elsewhere and send its address"
+            f"{self.next_step}"
         )
 
 
@@ -298,6 +311,39 @@ class AppendRefusedError(LogError):
         return (
             f"the log {self.log} refuses records for good: {self.problem}; "
             "nothing of them was acted on, and the log stays readable"
+        )
+
+
+class PayloadStoreError(LogError):
+    """The payload store refuses: it is full, or not for this user."""
+
+    def __init__(self, store: str, doing: str, problem: str, next_step: str) -> None:
+        super().__init__(store, doing, problem, next_step)
+        self.store, self.doing = store, doing
+        self.problem, self.next_step = problem, next_step
+
+    def __str__(self) -> str:
+        return f"the payload store {self.store}: {self.doing}: {self.problem}; {self.next_step}"
+
+
+class PayloadStoreUnreachableError(PayloadStoreError):
+    """It did not answer, or failed in a way that may pass."""
+
+    retriable: ClassVar[bool] = True
+
+
+class PayloadLostError(LogError):
+    """A payload that records address is missing in the payload store, or is not what was kept there."""
+
+    def __init__(self, address: str, length: int, where: str, problem: str, next_step: str) -> None:
+        super().__init__(address, length, where, problem, next_step)
+        self.address, self.length, self.where = address, length, where
+        self.problem, self.next_step = problem, next_step
+
+    def __str__(self) -> str:
+        return (
+            f"the stored payload {self.address} of {self.length} bytes, looked for in {self.where}: "
+            f"{self.problem}; {self.next_step}"
         )
 
 

@@ -61,8 +61,10 @@ from coordlog.kernel.outputs import (
     CallSubtaskReset,
 )
 from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.payloads import DriverPayloads
 from coordlog.projections.state import JobState, UpEvent, sorted_items
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
+from coordlog.schemas.stored import inline
 
 __all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
 
@@ -230,14 +232,15 @@ class _Result:
             return
         if self._is_done:
             return
-        if len(state) > RECORD_BYTES_MAX:
-            raise TooLargeError("the result of a checkpoint", len(state), RECORD_BYTES_MAX)
+        sealed = self._slot.host.payloads.seal(
+            "the result of a checkpoint", None, state, inline_max=RECORD_BYTES_MAX
+        )
         self._is_done = True
         self._slot.host.turn.act(
             CompleteCheckpoint(
                 operator_id=self._slot.provider.operator_id,
                 checkpoint_id=self._checkpoint_id,
-                state=state,
+                state=sealed,
             )
         )
 
@@ -276,9 +279,15 @@ class _Slot:
     def encode(self, value: Payload) -> tuple[PayloadType, bytes]:
         declared = self.host.types.of(value)
         encoded = declared.encode(value)
+        return declared, self.host.payloads.seal(f"a {declared.key}", declared.key, encoded)
+
+    def encode_answer(self, value: Payload) -> tuple[PayloadType, bytes]:
+        """As `encode`, for a client, which has no payload store."""
+        declared = self.host.types.of(value)
+        encoded = declared.encode(value)
         if len(encoded) > PAYLOAD_BYTES_MAX:
             raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
-        return declared, encoded
+        return declared, inline(encoded)
 
 
 class _Context:
@@ -416,8 +425,10 @@ class CoordinatorHost:
         turn: TurnPort,
         *,
         held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX,
+        payloads: DriverPayloads | None = None,
     ) -> None:
         self.types, self.turn = types, turn
+        self.payloads = payloads or DriverPayloads()
         self.held_events_max = held_events_max
         self.is_redelivery = False
         self.resetting: CallSubtaskReset | None = None
@@ -508,7 +519,8 @@ class CoordinatorHost:
         coordinator = slot.coordinator
         match call:
             case CallReset():
-                coordinator.reset_to_checkpoint(call.checkpoint_id, call.state)
+                state = None if call.state is None else self.payloads.open(call.state)
+                coordinator.reset_to_checkpoint(call.checkpoint_id, state)
             case CallStart():
                 coordinator.start()
             case CallEvent():
@@ -574,7 +586,7 @@ class CoordinatorHost:
             outcome = RequestOutcome.REFUSED
             self.turn.act(replace(answer, outcome=outcome, reason=refused.reason))
             return
-        declared, encoded = slot.encode(response)
+        declared, encoded = slot.encode_answer(response)
         self.turn.act(replace(answer, payload_type=declared.key, payload=encoded))
 
     def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
@@ -633,12 +645,10 @@ class CoordinatorHost:
         try:
             declared = self.types.of(value)
             encoded = declared.encode(value)
-        except PayloadTypeError as error:
+            sealed = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
+        except (PayloadTypeError, TooLargeError) as error:
             return None, None, str(error)
-        if len(encoded) > PAYLOAD_BYTES_MAX:
-            too_large = TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
-            return None, None, str(too_large)
-        return declared.key, encoded, None
+        return declared.key, sealed, None
 
 
 def _describe(call: Call) -> tuple[str, int | None]:

@@ -40,7 +40,16 @@ GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes in one append: bounds what one try has in flight."""
 
 PAYLOAD_BYTES_MAX: Final = 256 * 1024
-"""A payload above this does not go into the log inline."""
+"""A payload above this does not go into the log inline: it goes to the payload store, or is refused."""
+
+STORED_PAYLOAD_BYTES_MAX: Final = 256 * 1024 * 1024
+"""One payload in the payload store: who makes it and who reads it hold it whole in memory."""
+
+PAYLOADS_WAITING_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of payloads that wait for the store; above this the mailbox takes no input but acknowledgements."""
+
+PAYLOADS_RECENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of payloads that a driver keeps at hand after it has stored or read them."""
 
 RECORD_BYTES_MAX: Final = 900_000
 """One encoded record: below Kafka's default `max.message.bytes` of 1,048,588 with room for key and headers."""

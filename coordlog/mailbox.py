@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -23,12 +23,16 @@ from coordlog.limits import CALLBACK_TIMEOUT_S, CLOSE_TIMEOUT_S, LOG_LOOK_S, WOR
 from coordlog.log.appender import Appender
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import UpMessage
+from coordlog.payloads import HeldPayload
 from coordlog.requests import Requests
 from coordlog.runtime import Runtime
 
 __all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
 
 _log = logging.getLogger(__name__)
+
+_Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
+"""What is stored first, then the records."""
 
 _IDLE_S = 0.5
 _WATCH_S = 1.0
@@ -74,7 +78,7 @@ class Mailbox:
         self._condition = threading.Condition()
         self._control: deque[Callable[[], None]] = deque()
         self._inputs: deque[Callable[[], None]] = deque()
-        self._groups: queue.SimpleQueue[list[UnstoredRecord] | None] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._workers = ThreadPoolExecutor(WORKER_COUNT, thread_name_prefix="coordlog-worker")
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
@@ -198,7 +202,7 @@ class Mailbox:
                     runtime.watch_registrations()
                 group = runtime.take_group()
                 if group:
-                    self._groups.put(group)
+                    self._groups.put((runtime.group_payloads(), group))
                 if runtime.outcome is not None:
                     break
         except BaseException as error:  # noqa: BLE001, the mailbox's edge: a fault of ours ends the driver
@@ -232,14 +236,20 @@ class Mailbox:
             try:
                 group = self._groups.get(timeout=LOG_LOOK_S)
             except queue.Empty:
-                group = []
+                group = ([], [])
             if group is None:
                 return
+            payloads, records = group
             try:
-                if not group:
+                if not records:
                     appender.look()
                     continue
-                offsets = appender.append(group)
+                runtime.payloads.keep(
+                    payloads,
+                    timeout_s=appender.log_timeout_s,
+                    is_over=self._done.is_set,
+                )
+                offsets = appender.append(records)
             except (LogError, CoordlogError) as error:
                 self.end(error)
                 return

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -19,9 +19,11 @@ from coordlog.chain import Chain, SourceSpec
 from coordlog.errors import FencedAttemptError, TooLargeError, UsageError
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.messages import DeliverEvent
+from coordlog.payloads import NO_STORE, AttemptPayloads
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits
+from coordlog.schemas.stored import address_in, plain
 from coordlog.subtask import (
     FinishedSplit,
     Operator,
@@ -88,8 +90,10 @@ class OpenChain:
         states: Mapping[str, Sequence[bytes]],
         attempt: AttemptPort,
         skipped_splits: Collection[str] = (),
+        payloads: AttemptPayloads | None = None,
     ) -> None:
         self._chain, self._states, self._attempt = chain, states, attempt
+        self._payloads = payloads or AttemptPayloads(NO_STORE, -1, "")
         self._skipped_splits = tuple(skipped_splits)
         self.calling: Place | None = None
         """The call that the chain is in. May be looked at by any thread."""
@@ -129,7 +133,10 @@ class OpenChain:
             context = self._attempt.context(
                 link.operator_id, is_coordinated=spec.coordinator is not None
             )
-            states = self._states.get(link.operator_id, ())
+            with self._calling(link, "restore"):
+                states = [
+                    self._payloads.open(one) for one in self._states.get(link.operator_id, ())
+                ]
             state = states[0] if states else None
             if len(states) > 1:
                 assert spec.merge_states is not None, "a restore without it was refused (clause E7)"
@@ -155,7 +162,7 @@ class OpenChain:
         snapshot = AttemptSnapshot(states=[], committables=[])
         for link in self._links[1:]:
             with self._calling(link, "final_snapshot"):
-                _collect(link, _operator(link).final_snapshot(), snapshot)
+                _collect(link, self._sealed(_operator(link).final_snapshot()), snapshot)
         self._check_size("its last snapshot", "final_snapshot", snapshot)
         return snapshot
 
@@ -306,7 +313,7 @@ class OpenChain:
                     taken = Snapshot(state=link.reader.snapshot_state(checkpoint_id))
                 else:
                     taken = _operator(link).snapshot_state(checkpoint_id)
-                _collect(link, taken, snapshot)
+                _collect(link, self._sealed(taken), snapshot)
         self._check_size(f"its snapshot for checkpoint {checkpoint_id}", "snapshot_state", snapshot)
         return snapshot
 
@@ -365,10 +372,22 @@ class OpenChain:
                 return said
         return self._added[0] if self._added else None
 
+    def _sealed(self, taken: Snapshot) -> Snapshot:
+        """What is handed over, its state in the payload store where it is large."""
+        if not isinstance(taken.state, bytes):
+            return taken  # none, or what `_collect` refuses
+        sealed = self._payloads.seal("its state", None, taken.state, inline_max=RECORD_BYTES_MAX)
+        return replace(taken, state=sealed)
+
     def _check_size(
         self, what: str, callback: str, message: AttemptSnapshot | SplitFinished
     ) -> None:
-        """Fail the attempt in the name of the link that has most of what is too large (K6)."""
+        """Fail the attempt in the name of the link that has most of what is too large (K6).
+
+        Of states that are too large only together the largest go to the payload store.
+        """
+        if isinstance(message, AttemptSnapshot):
+            self._store_largest(message)
         size_bytes = _size_of(message)
         if size_bytes <= RECORD_BYTES_MAX:
             return
@@ -382,6 +401,20 @@ class OpenChain:
         with self._calling(largest, callback):
             of_it = f"{sizes[largest.operator_id]} bytes of it from {largest.operator_id!r},"
             raise TooLargeError(f"{what}, {of_it}", size_bytes, RECORD_BYTES_MAX)
+
+    def _store_largest(self, message: AttemptSnapshot) -> None:
+        by_size = sorted(
+            range(len(message.states)), key=lambda n: -len(message.states[n].state or b"")
+        )
+        for place in by_size:
+            state = message.states[place].state
+            if state is None or not self._payloads.can_store:
+                return
+            if _size_of(message) <= RECORD_BYTES_MAX or address_in(state) is not None:
+                continue
+            one = message.states[place]
+            with self._calling(self._link(one.operator_id), "snapshot_state"):
+                message.states[place] = replace(one, state=self._payloads.store(plain(state)))
 
     # Links
 

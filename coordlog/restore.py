@@ -247,10 +247,11 @@ def rebuild(
     search = SnapshotSearch()
     codec = SnapshotCodec(projection, operators)
     if not codec.without_codec:
+        opened = chain.payload_types.open_payload
         if not is_whole:
-            search = find_snapshot(log, codec, start, end)
+            search = find_snapshot(log, codec, start, end, opened)
         elif 0 < start < end:  # a pruned log: this is its whole
-            search = first_snapshot(log, codec, start)
+            search = first_snapshot(log, codec, start, opened)
         made.begin_at(search)
     if start > made.end_offset:
         raise _no_beginning(log, start, search)

@@ -6,11 +6,12 @@ simulation runs this very code on simulated time.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from coordlog.chain import Chain
 from coordlog.coordinator import OperatorCoordinator
@@ -58,14 +59,10 @@ from coordlog.kernel.policy import backoff_s
 from coordlog.kernel.settling import to_settle
 from coordlog.kernel.step import act, due, is_final_owed, is_ready_for_attempts, step
 from coordlog.limits import (
-    ACK_TIMEOUT_S,
-    CHECKPOINT_TIMEOUT_S,
     GROUP_BYTES_MAX,
     GROUP_RECORDS_MAX,
     REASON_CHARS_MAX,
     RECORD_BYTES_MAX,
-    REGISTRATION_TIMEOUT_S,
-    SNAPSHOT_EVERY_RECORDS,
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.port import UnstoredRecord
@@ -73,63 +70,20 @@ from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.state import JobState, Phase, sorted_values
-from coordlog.schemas.codec import encode_record, header_of
-from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Record, record_key
+from coordlog.schemas.record import Record
 
 from .arrivals import input_of, lost_connection, registration_of
 from .losses import Losses
+from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
 from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from .timers import Clock, Timers
+from .turns import RuntimeOptions, Turn, to_unstored
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Turn", "Workers", "to_unstored"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeOptions:
-    """The runtime's own limits; the kernel's are in its config."""
-
-    checkpoint_interval_s: float | None = None
-    """None: no periodic checkpoints."""
-    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
-    ack_timeout_s: float = ACK_TIMEOUT_S
-    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
-    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
-    """Records that count from one snapshot to the next; None for no snapshots."""
-    append_stall_s: float = 1.0
-    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Turn:
-    """One turn, from its input to its release. Its records are in the state already."""
-
-    sequence: int
-    now_us: int
-    records: list[Record] = field(default_factory=list)
-    effects: list[Effect | Callable[[], None]] = field(default_factory=list)
-    unstored: Sequence[UnstoredRecord] = ()
-    watched: Sequence[int] = ()
-    """Those of its records whose offsets the snapshots need."""
-    after: JobState
-    """The state at its end."""
-    call_count: int = 0
-    connection_id: int | None = None
-    """Whose message it answers: it may be read on once this turn is released."""
-
-
-def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
-    """The record as a log takes it."""
-    return UnstoredRecord(
-        key=record_key(record).encode(),
-        value=encode_record(record),
-        header=encode_header(header_of(record, snapshot_offset=snapshot_offset)),
-        timestamp_us=record.timestamp_us,
-    )
 
 
 class Runtime:
@@ -154,11 +108,17 @@ class Runtime:
         checkpoint_offset: int | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
         on_answer: Callable[[AnswerRequest], None] | None = None,
+        payloads: DriverPayloads | None = None,
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
+        self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
-            chain.coordinators, chain.payload_types, self, held_events_max=config.held_events_max
+            chain.coordinators,
+            chain.payload_types,
+            self,
+            held_events_max=config.held_events_max,
+            payloads=self.payloads,
         )
         self._timers = Timers(clock)
         self._releasing = Releasing(
@@ -178,6 +138,7 @@ class Runtime:
             options.snapshot_every,
             newest_snapshot,
             checkpoint_offset,
+            self.payloads,
         )
         self._turn: Turn | None = None
         self._calls: deque[Call] = deque()
@@ -466,6 +427,7 @@ class Runtime:
         ]
         newest = self._snapshots.offset
         turn.unstored = [to_unstored(record, snapshot_offset=newest) for record in turn.records]
+        turn.payloads = self.payloads.take() if turn.records else ()
         turn.watched = [n for n, one in enumerate(turn.records) if SnapshotTaker.is_watched(one)]
         for _ in turn.watched:
             self._snapshots.closed()
@@ -482,8 +444,8 @@ class Runtime:
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether so many turns wait that nothing but acknowledgements should be taken."""
-        return len(self._waiting) >= UNRELEASED_TURNS_MAX
+        """Whether so many turns wait, or so much for the payload store, that only acknowledgements should be taken."""
+        return len(self._waiting) >= UNRELEASED_TURNS_MAX or self.payloads.is_full
 
     def take_group(self) -> list[UnstoredRecord]:
         """The records of the next append: whole turns, in order. Empty while one is in flight, or nothing waits."""
@@ -493,6 +455,7 @@ class Runtime:
         size = 0
         for turn in self._waiting:
             turn_bytes = sum(one.size_bytes for one in turn.unstored)
+            turn_bytes += sum(one.address.length for one in turn.payloads)
             is_full = (
                 len(group) + len(turn.unstored) > GROUP_RECORDS_MAX
                 or size + turn_bytes > GROUP_BYTES_MAX
@@ -506,6 +469,11 @@ class Runtime:
             self._in_flight = 0
         self._in_flight_since_s = self._clock.monotonic_s()
         return group
+
+    def group_payloads(self) -> list[HeldPayload]:
+        """What is to be stored before the group in flight is appended."""
+        turns = itertools.islice(self._waiting, self._in_flight)
+        return [one for turn in turns for one in turn.payloads]
 
     def acknowledged(self, offsets: Sequence[int]) -> None:
         """The group in flight counts, at these offsets: release its effects, in log order."""
@@ -541,6 +509,8 @@ class Runtime:
                 effect()
             else:
                 self._do(effect, turn.after)
+        if turn.payloads:
+            self.payloads.release(turn.payloads)
         if turn.connection_id is not None:
             self._connections.released(turn.connection_id, 1)
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import cast
 
-from coordlog.errors import OutOfRangeError, RecordError
+from coordlog.errors import (
+    OutOfRangeError,
+    PayloadLostError,
+    PayloadStoreError,
+    RecordError,
+)
 from coordlog.kernel.inputs import RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import (
@@ -23,6 +28,7 @@ from coordlog.limits import (
     SNAPSHOT_CHEAP_BYTES,
 )
 from coordlog.log.port import Log, StoredRecord
+from coordlog.payloads import DriverPayloads
 from coordlog.projections.snapshots import (
     SNAPSHOT_TYPE,
     DecodedSnapshot,
@@ -34,7 +40,7 @@ from coordlog.projections.state import JobState
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
-from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Kind, Record
 
 __all__ = [
@@ -81,6 +87,7 @@ class SnapshotTaker:
         every: Records from one snapshot to the next; None for no snapshots.
         newest: That the restore has come across.
         checkpoint_offset: Of the newest `CHECKPOINT_COMPLETED` that counts.
+        payloads: Keep a state that is large; without a store it must fit a record.
     """
 
     def __init__(
@@ -89,12 +96,14 @@ class SnapshotTaker:
         every: int | None,
         newest: NewestSnapshot,
         checkpoint_offset: int | None,
+        payloads: DriverPayloads | None = None,
     ) -> None:
         self.offset = newest.offset
         """Of the newest released snapshot, for headers; -1 for none."""
         self._codec, self._every = codec, every
         self._sequence, self._wait = newest.sequence, every or 0
         self._checkpoint_offset = checkpoint_offset
+        self._payloads = payloads or DriverPayloads()
         self._unreleased = 0
         self._asked: deque[RequestArrived] = deque()
         self.why_not = ""
@@ -164,6 +173,10 @@ class SnapshotTaker:
             self._every = None
             self.why_not = f"its state cannot be encoded: {type(error).__name__}: {error}"
             return None
+        is_kept = self._payloads.options.is_kept(None, len(made.state))
+        if is_kept:
+            # Bounded by what an encoded state may have, far below what the store takes.
+            made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))
         payload = SNAPSHOT_TYPE.encode(made)
         if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
             self.why_not = f"its state has {len(payload)} bytes, compressed, and a record holds {RECORD_BYTES_MAX}"
@@ -229,7 +242,13 @@ class SnapshotSearch:
     """Of these offsets, those at which another record stands."""
 
 
-def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> SnapshotSearch:
+def find_snapshot(
+    log: Log,
+    codec: SnapshotCodec,
+    start: int,
+    end: int,
+    open_payload: Callable[[bytes], bytes] = open_inline,
+) -> SnapshotSearch:
     """The newest snapshot that a reader of this job can start from; none: it starts at the log's start.
 
     Args:
@@ -237,6 +256,8 @@ def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> Snaps
         codec: The job's.
         start: The log's first offset.
         end: Its high watermark.
+        open_payload: Gives the state of one that stands outside the log. One that cannot be opened
+            is passed over.
 
     Raises:
         LogUnavailableError: The log does not answer.
@@ -246,26 +267,31 @@ def find_snapshot(log: Log, codec: SnapshotCodec, start: int, end: int) -> Snaps
     for _ in range(SNAPSHOT_CHAIN_MAX):
         if not start <= offset < end:
             break
-        following = _try(log, codec, offset, search)
+        following = _try(log, codec, offset, search, open_payload)
         if search.found is not None or not -1 <= following < offset:
             break
         offset = following
     if search.found is None and 0 < start < end and start not in search.passed_over:
         # Nothing need name the snapshot with which a pruned log begins.
-        _try(log, codec, start, search)
+        _try(log, codec, start, search, open_payload)
     for at, why in search.passed_over.items():
         _log.warning("passed over the snapshot at offset=%d of %s: %s", at, log.identity.name, why)
     return search
 
 
-def first_snapshot(log: Log, codec: SnapshotCodec, start: int) -> SnapshotSearch:
+def first_snapshot(
+    log: Log,
+    codec: SnapshotCodec,
+    start: int,
+    open_payload: Callable[[bytes], bytes] = open_inline,
+) -> SnapshotSearch:
     """The one with which a pruned log begins, at its first offset `start`.
 
     Raises:
         LogUnavailableError: The log does not answer.
     """
     search = SnapshotSearch()
-    _try(log, codec, start, search)
+    _try(log, codec, start, search, open_payload)
     return search
 
 
@@ -280,18 +306,24 @@ def _named_at_the_end(log: Log, start: int, end: int) -> int:
     return -1
 
 
-def _try(log: Log, codec: SnapshotCodec, offset: int, search: SnapshotSearch) -> int:
+def _try(
+    log: Log,
+    codec: SnapshotCodec,
+    offset: int,
+    search: SnapshotSearch,
+    open_payload: Callable[[bytes], bytes],
+) -> int:
     """Look at one; returns the offset of the one before it, -1 for none."""
     stored = next((one for one in _read(log, offset, offset + 1) if one.offset == offset), None)
     if stored is None or stored.header is None:
         search.passed_over[offset] = "there is no record of this log's format"
         return -1
     try:
-        search.found = _found(stored, codec)
+        search.found = _found(stored, codec, open_payload)
     except _OtherRecordError as error:
         search.passed_over[offset] = str(error)
         search.others.add(offset)
-    except (RecordError, SnapshotUnusableError) as error:
+    except (RecordError, SnapshotUnusableError, PayloadLostError, PayloadStoreError) as error:
         search.passed_over[offset] = str(error)
     return stored.header.snapshot_offset
 
@@ -304,13 +336,15 @@ def _read(log: Log, first: int, end: int) -> Iterator[StoredRecord]:
         return
 
 
-def _found(stored: StoredRecord, codec: SnapshotCodec) -> FoundSnapshot:
+def _found(
+    stored: StoredRecord, codec: SnapshotCodec, open_payload: Callable[[bytes], bytes]
+) -> FoundSnapshot:
     header = stored.header
     assert header is not None, "its caller has looked"
     record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
         raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
-    decoded = codec.decode(snapshot_in(record))
+    decoded = codec.decode(snapshot_in(record, open_payload))
     state = decoded.state
     there, here = (
         (record.job_id, record.epoch, record.sequence),

@@ -134,6 +134,11 @@ class Appender:
         return self._state.epoch
 
     @property
+    def log_timeout_s(self) -> float:
+        """How long an append may take."""
+        return self._patience.log_timeout_s
+
+    @property
     def counting(self) -> Counting:
         """What the next record must look like to count."""
         return self._state.place.counting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import uuid
@@ -23,6 +24,7 @@ __all__ = [
     "format_once",
     "java_command",
     "last_lines",
+    "new_cluster_id",
     "start_failure",
     "write_settings",
 ]
@@ -112,15 +114,20 @@ def write_settings(folder: Path, ports: tuple[int, int], extra: Mapping[str, str
     (folder / _LOGGING_FILE).write_text(_LOGGING, "ascii")
 
 
-def format_once(folder: Path, java: list[str]) -> None:
+def new_cluster_id() -> str:
+    """The id of a cluster that no other has."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def format_once(folder: Path, java: list[str], wanted_id: str | None = None) -> None:
     """Format the data folder by Kafka's own tool; one that is formatted stays as it is.
 
     The tool writes the file that makes it count as formatted last, so one that was interrupted is
-    formatted again.
+    formatted again. `wanted_id` is the cluster's, where the broker is one of several.
     """
     if cluster_id(folder) is not None:
         return
-    new_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    new_id = wanted_id or new_cluster_id()
     command = [*java, "kafka.tools.StorageTool", "format", "--config", SETTINGS_FILE]
     # Joined by "=", since one in 64 begins with "-".
     command.append(f"--cluster-id={new_id}")
@@ -144,6 +151,21 @@ def format_once(folder: Path, java: list[str]) -> None:
             str(folder / OUTPUT_FILE),
             last_lines(folder),
         )
+    _bring_to_disk(folder / DATA_FOLDER)
+
+
+def _bring_to_disk(folder: Path) -> None:
+    """Flush what the tool has written, its names included.
+
+    It flushes only the file that makes the folder count as formatted: after a power cut within
+    the next seconds the others would be there, empty, and the broker would never start again.
+    """
+    for path in (*folder.rglob("*"), folder, folder.parent):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def cluster_id(folder: Path) -> str | None:

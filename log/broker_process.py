@@ -57,6 +57,7 @@ class StartOptions:
         idle_minutes: A shared broker without a client for so long stops; None: it stays.
         idle_check_s: How often it looks for clients.
         limit_s: How long a start may take.
+        cluster_id: Of the cluster that it is one of several brokers of; None: it is alone.
     """
 
     port: int | None = None
@@ -67,6 +68,7 @@ class StartOptions:
     idle_minutes: float | None = None
     idle_check_s: float = limits.IDLE_CHECK_S
     limit_s: float = limits.START_LIMIT_S
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ def start_broker(
     for tries_left in reversed(range(limits.START_TRIES)):
         ports = _choose_ports(options)
         write_settings(folder, ports, options.settings)
-        format_once(folder, java)
+        format_once(folder, java, options.cluster_id)
         try:
             return _start_once(folder, java, ports[0], options, deadline)
         except BrokerStartError:

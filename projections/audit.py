@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, judge
 from coordlog.schemas.header import Header
@@ -160,7 +160,7 @@ def _schemas_before(first: Stored) -> Mapping[str, str]:
     record = decode_record(first.offset, first.value, first.header_bytes)
     try:
         return schemas_of(snapshot_in(record))
-    except SnapshotUnusableError:
+    except (SnapshotUnusableError, PayloadLostError):
         return {}
 
 

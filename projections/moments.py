@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from coordlog.errors import OptionError, RecordError
+from coordlog.errors import OptionError, PayloadLostError, RecordError
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
@@ -108,7 +108,7 @@ def state_begun(offset: int, record: Record) -> JobState:
     """The state in the `SNAPSHOT` with which a pruned log begins. Raises RecordError where it cannot be read."""
     try:
         return state_of(record)
-    except SnapshotUnusableError as error:
+    except (SnapshotUnusableError, PayloadLostError) as error:
         raise RecordError(offset, record.kind.value, str(error)) from error
 
 

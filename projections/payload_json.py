@@ -16,8 +16,9 @@ from typing import Final
 
 from coordlog.schemas.codec import Avro
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import address_in, content_length
 
-__all__ = ["Fields", "Json", "PayloadReader", "hex_text", "on_one_line", "to_json"]
+__all__ = ["Fields", "Json", "PayloadReader", "hex_text", "on_one_line", "stored_text", "to_json"]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What `json.dumps` takes, NaN and infinities left out."""
@@ -80,14 +81,15 @@ class PayloadReader:
 def to_json(value: object) -> Json:
     """The value as JSON.
 
-    Bytes become `0x` and hexadecimal digits, times ISO 8601, numbers that are not finite text.
+    Bytes become `0x` and hexadecimal digits, the address of a stored payload its text, times ISO 8601,
+    numbers that are not finite text.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"0x{bytes(value).hex()}"
+        return stored_text(bytes(value)) or f"0x{bytes(value).hex()}"
     if isinstance(value, Mapping):
         return {str(key): to_json(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,6 +110,21 @@ def hex_text(data: bytes) -> str:
     return f"0x{data[:_HEX_BYTES].hex()}… ({len(data)} bytes)"
 
 
+def short_text(data: bytes) -> str:
+    """As `hex_text`; of a stored payload that it is one, and how long."""
+    if stored_text(data) is None:
+        return hex_text(data)
+    return f"({content_length(data)} bytes in the payload store)"
+
+
+def stored_text(data: bytes) -> str | None:
+    """The address of a stored payload, as it stands there; None where it is none."""
+    try:
+        return None if address_in(data) is None else data.decode()
+    except ValueError:
+        return None
+
+
 def on_one_line(value: object, chars_max: int) -> str:
     """The value in at most `chars_max` characters, for people."""
     text = _shown(value)
@@ -120,7 +137,7 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return hex_text(bytes(value))
+        return short_text(bytes(value))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from immutables import Map
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
@@ -206,7 +206,7 @@ class Redaction:
                 if key not in self._schemas:
                     self._learn(key, schema_json)
             return redacted_snapshot(record, self.state(state))
-        except SnapshotUnusableError:
+        except (SnapshotUnusableError, PayloadLostError):
             return _zeros(record.payload)
 
     def state(self, state: JobState) -> JobState:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coordlog.errors import OptionError, RecordError
 from coordlog.schemas.checkpoint_metadata import ReadMetadata, read_metadata
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import content_length
 
 from .audit import AuditRecord
 from .job import JobProjection
@@ -200,7 +201,7 @@ def _shown(
     for number, states in sorted(by_subtask.items()):
         for each in states:
             if each.state is not None:
-                sizes.setdefault(each.operator_id, []).append((number, len(each.state)))
+                sizes.setdefault(each.operator_id, []).append((number, content_length(each.state)))
     in_flight = [event.operator_id for event in completed.in_flight]
     cuts = dict(completed.cuts.items()) if metadata.version > 1 else {}
     parts = []
@@ -211,7 +212,7 @@ def _shown(
             CheckpointPart(
                 operator_id=operator_id,
                 cut_sequence=None if cut is None else cut.sequence,
-                coordinator_bytes=None if state is None else len(state),
+                coordinator_bytes=None if state is None else content_length(state),
                 subtask_bytes=tuple(sizes.get(operator_id, ())),
                 in_flight=in_flight.count(operator_id),
             )

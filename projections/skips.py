@@ -13,6 +13,7 @@ from immutables import Map
 from coordlog.schemas.builtin import EventSkipped, SplitSkipped
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.stored import content_digest_input
 
 from .evolving import evolve
 from .splits import KnownSplit, Skipped, SplitsState
@@ -35,8 +36,8 @@ FACTS: Final = frozenset(payload_type_of(one).key for one in (SplitSkipped, Even
 
 
 def digest_of(payload: bytes) -> str:
-    """What tells an event's content: BLAKE2b of it, 8 bytes, in hexadecimal."""
-    return hashlib.blake2b(payload, digest_size=8).hexdigest()
+    """What tells an event's content: BLAKE2b of it, or of its checksum where it is stored; 8 bytes, in hexadecimal."""
+    return hashlib.blake2b(content_digest_input(payload), digest_size=8).hexdigest()
 
 
 def event_key(

@@ -19,7 +19,7 @@ from immutables import Map
 
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Record
 
 from .evolving import evolve
@@ -291,13 +291,14 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
     )
 
 
-def state_of(record: Record) -> JobState:
+def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inline) -> JobState:
     """The state in a `SNAPSHOT`, without those of projections: as one folds it who has nothing but the log.
 
     Raises:
         SnapshotUnusableError: It is damaged, or of another version.
+        PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
-    state = _body_of(snapshot_in(record)).job_state
+    state = _body_of(snapshot_in(record, open_payload)).job_state
     return evolve(_with_projections(state, _no_projection), projections=Map())
 
 
@@ -335,11 +336,14 @@ def _no_projection(_operator_id: str, _place: object) -> None:
     """What a fold without projections has at each cut."""
 
 
-def snapshot_in(record: Record) -> JobSnapshot:
-    """What a `SNAPSHOT` holds.
+def snapshot_in(
+    record: Record, open_payload: Callable[[bytes], bytes] = open_inline
+) -> JobSnapshot:
+    """What a `SNAPSHOT` holds, or addresses.
 
     Raises:
         SnapshotUnusableError: It is damaged, or of another version.
+        PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
     if record.payload_type != SNAPSHOT_TYPE.key:
         raise SnapshotVersionError(
@@ -350,7 +354,7 @@ def snapshot_in(record: Record) -> JobSnapshot:
     except (ValueError, TypeError) as error:
         raise SnapshotUnusableError(f"it is damaged: {error}") from error
     assert isinstance(snapshot, JobSnapshot), "it is of that type"
-    return snapshot
+    return replace(snapshot, state=open_payload(snapshot.state))
 
 
 def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint
+from coordlog.schemas.payload import open_inline
 from coordlog.schemas.record import Kind, Record, record_key
+from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in, plain
 
 from .audit import AuditRecord, Stored, audit_records
 from .invariants import faults_of
@@ -17,12 +19,21 @@ from .moments import plain_projection
 from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_of
 from .state import CompletedCheckpoint, JobState
 
-__all__ = ["Fault", "Verified", "verify"]
+__all__ = ["Fault", "OpenPayload", "Verified", "verify"]
+
+OpenPayload = Callable[[PayloadAddress, str], bytes]
+"""An address, and the store that the history names, to the content."""
+
+_OWN: Final = "coordlog."
 
 _FAULTS_MAX: Final = 100
 """Kept; more are only counted."""
 _IDENTITY: Final = ("cluster_id", "topic_id")
 """Attributes of an `EPOCH_STARTED`: which log it was written to."""
+
+
+def _no_store(address: PayloadAddress, _said: str) -> bytes:
+    return open_inline(address.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,9 @@ class Verified:
     type_count: int = 0
     checkpoint_count: int = 0
     """Completed ones whose metadata was compared with the fold."""
+    stored_count: int = 0
+    """Payloads in the payload store that were read and compared with their addresses."""
+    stored_bytes: int = 0
     snapshot_count: int = 0
     """Those whose state was compared with the fold."""
     byte_count: int = 0
@@ -68,6 +82,7 @@ def verify(
     *,
     identity: tuple[str, str] = ("", ""),
     on_progress: Callable[[int], None] | None = None,
+    open_payload: OpenPayload = _no_store,
 ) -> Verified:
     """Read, fold and check a whole log.
 
@@ -75,11 +90,21 @@ def verify(
         stored: All of the log, from its first record on.
         identity: The log's own cluster id and topic id; empty where it has none.
         on_progress: Called with each offset.
+        open_payload: Gives the content of a stored payload, and raises PayloadLostError where it is
+            not there or another one; told too which store the history names.
 
     Raises:
         RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
     """
     made, projection = Verified(), plain_projection()
+    seen = set[str]()
+
+    def open_once(address: PayloadAddress, said: str) -> None:
+        if address.path not in seen:
+            seen.add(address.path)
+            made.stored_bytes += len(open_payload(address, said))
+            made.stored_count += 1
+
     state = projection.initial()
     began = 0
     for one in audit_records(stored):
@@ -96,7 +121,7 @@ def verify(
             break
         made.record_count += 1
         if record.kind is Kind.SNAPSHOT:
-            state, faults = _snapshot(made, state, record)
+            state, faults = _snapshot(made, state, record, open_payload)
             for what in faults:
                 made.found(one.offset, what)
         for what in _record_faults(made, one, record):
@@ -112,7 +137,8 @@ def verify(
             began = one.offset
             for what in _moves(before, state):
                 made.found(one.offset, what)
-        for what in _state_faults(made, state, record):
+        stored_faults = _stored_faults(state, one, record, open_once)
+        for what in (*_state_faults(made, state, record), *stored_faults):
             made.found(one.offset, what)
     for name, here in zip(_IDENTITY, identity, strict=True):
         there = state.launch.get(name, "")
@@ -137,12 +163,17 @@ def _moves(before: JobState, state: JobState) -> Iterator[str]:
             yield f"it was written to the log of {name} {now}, and the reign before to that of {was}"
 
 
-def _snapshot(made: Verified, state: JobState, record: Record) -> tuple[JobState, tuple[str, ...]]:
+def _snapshot(
+    made: Verified, state: JobState, record: Record, open_payload: OpenPayload
+) -> tuple[JobState, tuple[str, ...]]:
     """The state before it, which is its own where a log begins with it; and what is wrong with it."""
+    said = _said(state)
     try:
-        held = state_of(record)
+        held = state_of(record, lambda data: _opened(data, said, open_payload))
     except SnapshotVersionError:
         return state, ()
+    except PayloadLostError:
+        return state, ()  # a fault of the payload, which is said there
     except SnapshotUnusableError as error:
         return state, (f"the snapshot is no place to start from: {error}",)
     if made.record_count == 1:
@@ -173,11 +204,57 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             yield f"the schema of {record.payload_type} has another fingerprint than {said}"
     elif record.payload is not None and record.payload_type is not None:  # else a coordinator's own
         made.payload_count += 1
-        if one.fields is None:
+        if one.fields is None and not _is_stored(record.payload):
             yield (
                 f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "
                 "schema that the log holds"
             )
+
+
+def _is_stored(data: bytes) -> bool:
+    """Whether it is an address, or begins like one, which is looked at elsewhere."""
+    try:
+        return address_in(data) is not None
+    except ValueError:
+        return True
+
+
+def _stored_faults(
+    state: JobState,
+    one: AuditRecord,
+    record: Record,
+    open_once: Callable[[PayloadAddress, str], None],
+) -> Iterator[str]:
+    """What is wrong with the stored payloads that a record addresses."""
+    own = one.fields if (record.payload_type or "").startswith(_OWN) else None
+    for data in (*_bytes_in(own), *([] if record.payload is None else [record.payload])):
+        try:
+            address = address_in(data)
+            if address is not None:
+                open_once(address, _said(state))
+        except (ValueError, PayloadLostError) as error:
+            yield str(error)
+
+
+def _bytes_in(value: object) -> Iterator[bytes]:
+    """All byte strings of a decoded payload."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _bytes_in(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _bytes_in(one)
+
+
+def _said(state: JobState) -> str:
+    return state.launch.get(STORE_ATTRIBUTE, "")
+
+
+def _opened(data: bytes, said: str, open_payload: OpenPayload) -> bytes:
+    address = address_in(data)
+    return plain(data) if address is None else open_payload(address, said)
 
 
 def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[str]:

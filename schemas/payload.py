@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from dataclasses_avroschema import AvroModel
 
-from coordlog.errors import PayloadTypeError
+from coordlog.errors import PayloadLostError, PayloadTypeError
 
 from .codec import Avro, Plain, avro_fingerprint
+from .stored import address_in, plain
 
 __all__ = [
     "Payload",
@@ -30,6 +31,7 @@ __all__ = [
     "PayloadTypes",
     "event",
     "fact",
+    "open_inline",
     "payload",
     "payload_type_of",
     "request",
@@ -165,12 +167,41 @@ def payload(name: str, *, version: int) -> Callable[[type[P]], type[P]]:
     return _declare(PayloadRole.PAYLOAD, name, version)
 
 
+def open_inline(data: bytes) -> bytes:
+    """The payload that a record itself holds.
+
+    Raises:
+        PayloadLostError: It stands outside the log, where nobody here looks.
+        ValueError: It begins like an address and is none.
+    """
+    address = address_in(data)
+    if address is not None:
+        raise PayloadLostError(
+            address.path,
+            address.length,
+            "no payload store",
+            "this reader was given none",
+            "name the job's with --payload-store, or payload_store",
+        )
+    return plain(data)
+
+
 class PayloadTypes:
-    """The payload types of a job, by key. Doubled names are refused when it is made."""
+    """The payload types of a job, by key. Doubled names are refused when it is made.
 
-    __slots__ = ("_by_key",)
+    Args:
+        classes: Of the types.
+        open_payload: Gives what a record holds, or addresses: the same for the same bytes, always.
+    """
 
-    def __init__(self, classes: Iterable[type[Payload]]) -> None:
+    __slots__ = ("_by_key", "open_payload")
+
+    def __init__(
+        self,
+        classes: Iterable[type[Payload]],
+        open_payload: Callable[[bytes], bytes] = open_inline,
+    ) -> None:
+        self.open_payload = open_payload
         self._by_key: dict[str, PayloadType] = {}
         for cls in classes:
             declared = payload_type_of(cls)
@@ -209,11 +240,18 @@ class PayloadTypes:
         return declared
 
     def decode(self, key: str | None, data: bytes | None) -> Payload:
-        """The payload of a record. Raises PayloadTypeError for an unknown type, ValueError for damage."""
+        """The payload of a record. Raises PayloadTypeError for an unknown type, ValueError for damage.
+
+        Of one that stands outside the log also PayloadLostError and PayloadStoreError.
+        """
         declared = self._by_key.get(key or "")
         if declared is None:
             raise PayloadTypeError(str(key), "unknown here: the job that wrote it had this type")
-        return declared.decode(data or b"")
+        return declared.decode(self.open_payload(data or b""))
+
+    def opened_by(self, open_payload: Callable[[bytes], bytes]) -> PayloadTypes:
+        """The same types, for who can open what stands outside the log."""
+        return PayloadTypes((one.payload_class for one in self), open_payload)
 
 
 def _plain(value: object) -> Plain:

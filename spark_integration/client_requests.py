@@ -105,7 +105,7 @@ def request_coordinator(
         TooLargeError: The request is above its limit.
     """
     deadline = time.monotonic() + timeout_s
-    token = token or find_token(job_id)
+    token = token or find_token(job_id, endpoint=endpoint)
     if token is None:
         expected = f"the token of job {job_id}: it has no file on this machine"
         raise OptionError(TOKEN_VARIABLE, None, expected)

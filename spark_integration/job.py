@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ from coordlog.limits import (
     CHECKPOINT_TIMEOUT_S,
     CLOSE_TIMEOUT_S,
     LOG_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
     REGISTRATION_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     SNAPSHOT_EVERY_RECORDS,
@@ -34,6 +36,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .jvm_end import told_of_jvm_end
+from .payload_options import PayloadChoice
 from .session import plain_interrupts
 from .surroundings import SparkSurroundings
 from .transform import TransformFunction, transform_spec
@@ -47,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 _STATUS_BASE = 128
 """A process that a signal has ended has this and its number as exit status."""
+
+_LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0.0}
+"""Of durations, where it is not one second."""
 
 _JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
@@ -94,6 +100,10 @@ class Job:
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
         snapshot_every: Records of its log from one snapshot to the next, about what a restore has
             to fold; None for no snapshots.
+        payload_store: Where payloads go that are too large for the log: a folder, or a URL of fsspec
+            that all machines of the cluster find. Without it a folder in `COORDLOG_HOME`, where
+            session and broker are on this machine; elsewhere such a payload is refused.
+        payload_limit_bytes: A payload above this goes there.
         on_restored: Told how the job goes on, before it does.
         on_progress: While the history is folded: the offset reached, and the high watermark.
         on_waiting: While the log does not answer: seconds waited, the last error.
@@ -132,25 +142,25 @@ class Job:
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
+        payload_store: str | None = None,
+        payload_limit_bytes: int = PAYLOAD_BYTES_MAX,
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_waiting: Callable[[float, str], None] | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
         check_job_id(job_id)
-        _check_range("parallelism", parallelism, 1, 4096)
-        for option, seconds, lowest in (
-            ("checkpoint_interval_s", checkpoint_interval_s, 0.01),
-            ("checkpoint_timeout_s", checkpoint_timeout_s, 0.1),
-            ("registration_timeout_s", registration_timeout_s, 1),
-            ("call_timeout_s", call_timeout_s, 1),
-            ("log_timeout_s", log_timeout_s, 1),
-            ("stop_timeout_s", stop_timeout_s, 0),
-            ("restart_window_s", restart_window_s, 1),
-        ):
-            _check_given(option, seconds, lowest, 86_400)
-        _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
-        _check_given("restarts_max", restarts_max, 0, 1000)
+        _check_durations(
+            checkpoint_interval_s=checkpoint_interval_s,
+            checkpoint_timeout_s=checkpoint_timeout_s,
+            registration_timeout_s=registration_timeout_s,
+            call_timeout_s=call_timeout_s,
+            log_timeout_s=log_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            restart_window_s=restart_window_s,
+        )
+        _check_counts(parallelism, snapshot_every, restarts_max)
+        self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
@@ -167,11 +177,11 @@ class Job:
             is_again=again,
             restarts_max=restarts_max,
             restart_window_s=restart_window_s,
-            runtime=RuntimeOptions(
-                checkpoint_interval_s=None if batch else checkpoint_interval_s,
-                checkpoint_timeout_s=checkpoint_timeout_s,
-                registration_timeout_s=registration_timeout_s,
-                snapshot_every=snapshot_every,
+            runtime=_runtime(
+                None if batch else checkpoint_interval_s,
+                checkpoint_timeout_s,
+                registration_timeout_s,
+                snapshot_every,
             ),
             patience=_patience(log_timeout_s, on_waiting),
         )
@@ -246,17 +256,19 @@ class Job:
             one.prepare(self.job_id)  # type: ignore[union-attr]
             if is_new and hasattr(one, "refuse_earlier_output"):
                 one.refuse_earlier_output(self.job_id)  # type: ignore[union-attr]
+        payloads = self._payloads.on(spark, self.log)
         surroundings = SparkSurroundings(
             spark,
             chain=self.chain,
             job_id=self.job_id,
             parallelism=self.parallelism,
             call_timeout_s=self._call_timeout_s,
+            payloads=payloads,
         )
         driver = JobDriver(
             chain=self.chain,
             log=self.log,
-            options=surroundings.with_versions(self._options),
+            options=surroundings.with_versions(replace(self._options, payloads=payloads)),
             surroundings=surroundings,
             on_restored=self._on_restored,
             on_progress=self._on_progress,
@@ -354,6 +366,31 @@ def check_job_id(job_id: str) -> None:
             "lower-case letters, digits and hyphens, beginning with a letter or digit, "
             "at most 100 characters",
         )
+
+
+def _check_counts(parallelism: int, snapshot_every: int | None, restarts_max: int | None) -> None:
+    _check_range("parallelism", parallelism, 1, 4096)
+    _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
+    _check_given("restarts_max", restarts_max, 0, 1000)
+
+
+def _check_durations(**seconds: float | None) -> None:
+    for option, given in seconds.items():
+        _check_given(option, given, _LOWEST_S.get(option, 1), 86_400)
+
+
+def _runtime(
+    checkpoint_interval_s: float | None,
+    checkpoint_timeout_s: float,
+    registration_timeout_s: float,
+    snapshot_every: int | None,
+) -> RuntimeOptions:
+    return RuntimeOptions(
+        checkpoint_interval_s=checkpoint_interval_s,
+        checkpoint_timeout_s=checkpoint_timeout_s,
+        registration_timeout_s=registration_timeout_s,
+        snapshot_every=snapshot_every,
+    )
 
 
 def _check_given(option: str, value: float | None, lowest: float, highest: float) -> None:

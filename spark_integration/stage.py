@@ -28,6 +28,7 @@ from coordlog.limits import (
     STAGE_END_TIMEOUT_S,
 )
 from coordlog.outside import StageEvents
+from coordlog.payloads import NO_STORE, PayloadOptions
 
 from .task import TaskChain, TaskWork, spark_function
 from .token import Token
@@ -83,6 +84,7 @@ class SparkStage:
         heartbeat_s: How often a task tells that it lives.
         registration_timeout_s: How long a task waits for the answer to its registration.
         call_timeout_s: How long one call of the chain may take.
+        payloads: Where the job keeps large payloads.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class SparkStage:
         heartbeat_s: float = HEARTBEAT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
@@ -107,7 +110,7 @@ class SparkStage:
         self._endpoint, self._token = endpoint, token
         self._lease_s, self._heartbeat_s = lease_s, heartbeat_s
         self._registration_timeout_s = registration_timeout_s
-        self._call_timeout_s = call_timeout_s
+        self._call_timeout_s, self._payloads = call_timeout_s, payloads
         self._runs: dict[int, _Run] = {}
         # Calls into the JVM take milliseconds, or forever: one thread makes them, in order.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -174,6 +177,7 @@ class SparkStage:
             heartbeat_s=self._heartbeat_s,
             registration_timeout_s=self._registration_timeout_s,
             call_timeout_s=self._call_timeout_s,
+            payloads=self._payloads,
         )
         run.thread = threading.Thread(
             target=lambda: self._run(run, work),
@@ -225,6 +229,11 @@ def endpoint_host(spark: SparkSession) -> str:
     if _LOCAL.fullmatch(_master(spark)):
         return "127.0.0.1"
     return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+
+
+def is_local_session(spark: SparkSession) -> bool:
+    """Whether all tasks run on this machine, as this user."""
+    return _LOCAL.fullmatch(_master(spark)) is not None
 
 
 def check_slots(spark: SparkSession, parallelism: int) -> None:

@@ -11,11 +11,12 @@ from coordlog.driver import DriverOptions
 from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.mailbox import Mailbox
 from coordlog.outside import Connections, Stage
+from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
 from .endpoint import Endpoint, probe_driver
 from .stage import SparkStage, check_slots, endpoint_host
-from .token import Token, find_token, write_token
+from .token import Token, find_token, forget_token, write_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +41,10 @@ class SparkSurroundings:
         job_id: str,
         parallelism: int,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
         check_slots(spark, parallelism)
+        self._payloads = payloads
         self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
@@ -78,13 +81,15 @@ class SparkSurroundings:
             token=token,
             events=mailbox,
             call_timeout_s=self._call_timeout_s,
+            payloads=self._payloads,
         )
         return address
 
     def took_over(self) -> None:
         """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
         assert self._token is not None, "begun"
-        write_token(self._job_id, self._token)
+        assert self._endpoint is not None, "begun"
+        write_token(self._job_id, self._token, endpoint=self._endpoint.address)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""
@@ -99,7 +104,7 @@ class SparkSurroundings:
     def is_driver_alive(self, state: JobState) -> bool:
         """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
         endpoint = state.launch.get("endpoint")
-        token = find_token(self._job_id)
+        token = find_token(self._job_id, endpoint=endpoint)
         if not endpoint or token is None:
             return False
         return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
@@ -111,4 +116,5 @@ class SparkSurroundings:
                 self._stage.end()
         finally:
             if self._endpoint is not None:
+                forget_token(self._job_id, self._endpoint.address)
                 self._endpoint.stop()

@@ -22,6 +22,7 @@ from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, Operat
 from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
 from coordlog.limits import CALL_TIMEOUT_S, HEARTBEAT_S, LEASE_S, REGISTRATION_TIMEOUT_S
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Fenced, Refused, Register
+from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.schemas.payload import Payload
 
 from .driver_connection import DriverConnection
@@ -130,6 +131,7 @@ class TaskWork:
     heartbeat_s: float = HEARTBEAT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
     call_timeout_s: float = CALL_TIMEOUT_S
+    payloads: PayloadOptions = NO_STORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
             subtask=ids.subtask,
             outbox=connection.send,
             is_over=connection.is_over,
+            payloads=work.payloads,
         )
         with watched_calls(runner, work.call_timeout_s):
             runner.run(connection.inbox)

@@ -1,12 +1,15 @@
 """The job's token: who holds it may speak as an attempt, and can tell whether the driver lives.
 
-256 random bits per driver, in `COORDLOG_HOME/jobs/JOB/token`, mode 0600. Tasks get it in their
+256 random bits per driver, in `COORDLOG_HOME/jobs/JOB/token`, mode 0600, and beside it in one that
+is named after the driver's endpoint: a driver that stood still may write its own late, and must not
+take a newer one's away. Tasks get it in their
 closure, clients on other machines in `COORDLOG_TOKEN`. It is in no topic, Spark setting, command
 line, page, log line or `repr`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -24,6 +27,7 @@ __all__ = [
     "TOKEN_VARIABLE",
     "Token",
     "find_token",
+    "forget_token",
     "job_folder",
     "new_nonce",
     "write_token",
@@ -108,15 +112,37 @@ def job_folder(job_id: str) -> Path:
     return home_folder() / "jobs" / job_id
 
 
-def write_token(job_id: str, token: Token) -> Path:
+def write_token(job_id: str, token: Token, *, endpoint: str | None = None) -> Path:
     """Put a driver's token in the place of the last one's; its path, in folders of this user only.
 
     Only once the driver that wrote the last one is known to be gone: asking it needs that one.
+
+    Args:
+        job_id: The job's.
+        token: The driver's.
+        endpoint: Where it listens, as `EPOCH_STARTED` has it: `find_token` finds the token by it.
     """
     home = private_folder(home_folder())
     private_folder(home / "jobs")
     folder = private_folder(job_folder(job_id))
-    path = folder / "token"
+    if endpoint is not None:
+        _write(_of_endpoint(job_id, endpoint), token)
+    return _write(folder / "token", token)
+
+
+def forget_token(job_id: str, endpoint: str) -> None:
+    """Nobody listens at this endpoint any more. Call it while the endpoint is still this driver's."""
+    with contextlib.suppress(OSError):
+        _of_endpoint(job_id, endpoint).unlink(missing_ok=True)
+
+
+def _of_endpoint(job_id: str, endpoint: str) -> Path:
+    name = hashlib.blake2b(endpoint.encode(), digest_size=8).hexdigest()
+    return job_folder(job_id) / f"token-{name}"
+
+
+def _write(path: Path, token: Token) -> Path:
+    folder = path.parent
     # mkstemp's files are 0600 from the beginning, whatever the umask is.
     descriptor, temporary = tempfile.mkstemp(prefix=".token-", dir=folder)
     try:
@@ -129,8 +155,10 @@ def write_token(job_id: str, token: Token) -> Path:
     return path
 
 
-def find_token(job_id: str) -> Token | None:
-    """The token of the job's last driver, of `COORDLOG_TOKEN` or the job's file, or None.
+def find_token(job_id: str, *, endpoint: str | None = None) -> Token | None:
+    """The token of the driver at `endpoint`, else of the job's last one; None where there is none.
+
+    `COORDLOG_TOKEN` goes before any file.
 
     Raises:
         OptionError: What is there is no token.
@@ -138,9 +166,8 @@ def find_token(job_id: str) -> Token | None:
     given = os.environ.get(TOKEN_VARIABLE)
     if given:
         return Token.parse(given, where=TOKEN_VARIABLE)
-    path = job_folder(job_id) / "token"
-    try:
-        text = path.read_text("ascii", errors="replace")
-    except FileNotFoundError:
-        return None
-    return Token.parse(text, where=str(path))
+    paths = [] if endpoint is None else [_of_endpoint(job_id, endpoint)]
+    for path in (*paths, job_folder(job_id) / "token"):
+        with contextlib.suppress(FileNotFoundError):
+            return Token.parse(path.read_text("ascii", errors="replace"), where=str(path))
+    return None

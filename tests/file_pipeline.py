@@ -58,7 +58,7 @@ class Pipeline:
     def skip_unreadable(self) -> None:
         """Go on without files that cannot be read. Before the first driver."""
         self.source = FileSource(self.folder, batch_rows=10, on_error="skip")
-        self.chain = Chain(source=self.source.spec(), operators=self.chain.operators)
+        self.write_to(self.out)
 
     def write_to(self, out: Path) -> None:
         """From the next driver on, write there."""

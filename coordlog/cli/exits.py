@@ -11,6 +11,7 @@ from coordlog.errors import (
     FencedError,
     JobFailedError,
     LogUnavailableError,
+    PayloadStoreUnreachableError,
     RestoreError,
     UsageError,
 )
@@ -51,7 +52,7 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
-        case LogUnavailableError() | BrokerError():
+        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
             return Exit.UNREACHABLE
         case UsageError():
             return Exit.USAGE

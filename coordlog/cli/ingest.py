@@ -9,6 +9,7 @@ from coordlog.limits import (
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
@@ -238,6 +239,19 @@ __all__ = ["ingest"]
     default=STOP_TIMEOUT_S,
     metavar="SECONDS",
     help="How long a stop waits for its checkpoint before it stops without one.",
+)
+@click.option(
+    "--payload-store",
+    metavar="URL",
+    help="Where what is too large for the log goes; without it COORDLOG_HOME, with a broker here.",
+)
+@click.option(
+    "--payload-limit",
+    "payload_limit_bytes",
+    type=int,
+    default=PAYLOAD_BYTES_MAX,
+    metavar="BYTES",
+    help="A payload above this goes there.",
 )
 @click.option(
     "-v", "--verbose", "is_verbose", is_flag=True, help="Show what Spark and the broker say."

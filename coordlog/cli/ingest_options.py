@@ -17,6 +17,7 @@ from coordlog.limits import (
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
     RESTARTS_MAX,
     ROLL_BYTES,
     STOP_TIMEOUT_S,
@@ -98,6 +99,8 @@ class IngestOptions:
     log_timeout_s: float = LOG_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     call_timeout_s: float = CALL_TIMEOUT_S
+    payload_store: str | None = None
+    payload_limit_bytes: int = PAYLOAD_BYTES_MAX
     is_verbose: bool = False
     partition_by: str | None = None
     """Columns, with commas between them."""
@@ -147,6 +150,7 @@ def parts_of(options: IngestOptions) -> IngestParts:
     from coordlog.spark_integration.files.sink import ParquetSink  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415
     from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415
+    from coordlog.spark_integration.payload_options import PayloadChoice  # noqa: PLC0415
 
     from .ingest_transform import load_transform  # noqa: PLC0415
 
@@ -180,6 +184,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
 
     job_id = options.job_id or default_job_id(options.destination)
     attempt(lambda: check_job_id(job_id))
+    limit_bytes = options.payload_limit_bytes
+    attempt(lambda: PayloadChoice(job_id, options.payload_store, limit_bytes))
     source = attempt(lambda: kafka_source(options) if is_kafka(options.source) else file_source())
     sink = attempt(
         lambda: ParquetSink(

@@ -139,7 +139,8 @@ def _refuse_live_driver(job_id: str, state: JobState) -> None:
     Raises:
         DriverAliveError: It lives, and proves it.
     """
-    endpoint, token = state.launch.get("endpoint"), find_token(job_id)
+    endpoint = state.launch.get("endpoint")
+    token = find_token(job_id, endpoint=endpoint)
     if not endpoint or token is None:
         return
     if probe_driver(endpoint, job_id=job_id, driver_id=state.driver_id, token=token):

@@ -210,6 +210,8 @@ class _Ingest:
             log_timeout_s=options.log_timeout_s,
             stop_timeout_s=options.stop_timeout_s,
             call_timeout_s=options.call_timeout_s,
+            payload_store=options.payload_store,
+            payload_limit_bytes=options.payload_limit_bytes,
             on_restored=self._restored,
             on_progress=self._folded,
             on_waiting=self._waits,

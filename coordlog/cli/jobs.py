@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from coordlog.errors import CoordlogError
+from coordlog.log.payload_store import KeptPayload, PayloadStore
+from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.schemas.header import Header
 
 from .console import iso
 from .living import refuse_live_driver, reign_in
 from .logs import Logs, no_such_job, with_logs
+from .payload_store import StoreFinder, payload_store_option
+from .reading import opened
 
 __all__ = ["delete", "jobs"]
 
@@ -33,9 +40,12 @@ def jobs(logs: Logs) -> None:
     is_flag=True,
     help="Where it cannot be known whether a driver lives: it does not.",
 )
+@payload_store_option
 @with_logs
-def delete(logs: Logs, *, job: str, yes: bool, is_take_over: bool) -> None:
-    """Delete the log of JOB, with all its history; files that it has committed stay.
+def delete(
+    logs: Logs, *, job: str, yes: bool, is_take_over: bool, payload_store: str | None
+) -> None:
+    """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
 
     Refused while a driver of it lives. A job that is started under that name later begins from
     nothing: it does not know what the old one has committed.
@@ -47,27 +57,38 @@ def delete(logs: Logs, *, job: str, yes: bool, is_take_over: bool) -> None:
         _refuse_live_driver(logs, job)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
+    finder = StoreFinder(job, payload_store)
+    store, kept, why_not = _payloads_of(logs, job, finder)
     logs.delete(job)
-    _delete_payloads(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
+    if store is not None and kept:
+        store.remove(kept)
+        click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
+    if why_not:
+        click.echo(f"its large payloads, if there are any, stay: {why_not}", err=True)
 
 
 def _refuse_live_driver(logs: Logs, job: str) -> None:
-    log = logs.open(job)
-    try:
+    with opened(logs, job) as log:
         reign = reign_in(log, job)
-    finally:
-        log.close()
     if reign is not None:
         refuse_live_driver(job, reign, is_take_over=False)
 
 
-def _delete_payloads(job: str) -> None:
-    """What the log has addressed and does not hold goes after it: nothing reads it then.
-
-    Every payload stands in the log itself so far; a store of payloads is emptied of the job's here.
-    """
-    del job
+def _payloads_of(
+    logs: Logs, job: str, finder: StoreFinder
+) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
+    """What the reigns of this very log have kept, which is what goes with it; or why that cannot be told."""
+    try:
+        with opened(logs, job) as log:
+            store = finder.store_of(log)
+            if store is None:
+                return None, (), ""
+            use = payload_use(log, store)
+    except CoordlogError as error:
+        return None, (), str(error)
+    ours = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
+    return store, [one.kept for one in use.files if one.use in ours], ""
 
 
 def _described(logs: Logs, job: str) -> str:

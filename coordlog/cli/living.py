@@ -89,7 +89,8 @@ def driver_lives(
     Raises:
         CommandError: Nobody here can tell: there is no token to ask with.
     """
-    endpoint, token = reign.endpoint, find_token(job)
+    endpoint = reign.endpoint
+    token = find_token(job, endpoint=endpoint)
     if not endpoint or is_take_over:
         return False
     if token is not None:

@@ -24,10 +24,12 @@ from coordlog.projections.payload_json import Json, on_one_line
 from coordlog.projections.state import GatewayState, JobState, sorted_items
 from coordlog.projections.state_json import differences, state_json
 from coordlog.projections.verification import verify as verify_log
+from coordlog.schemas.stored import content_length
 
 from .console import Column, crop, iso, json_of, new_console, print_json, print_table, time_of
 from .exits import Exit
 from .logs import Logs, with_history
+from .payload_store import StoreFinder, payload_store_option
 from .reading import opened
 
 __all__ = ["diff", "explain", "state", "verify"]
@@ -201,7 +203,7 @@ def _print_checkpoints(made: Moment) -> None:
     for number, done in sorted_items(job.completed):
         cuts = ", ".join(f"{name} at {cut.sequence}" for name, cut in sorted_items(done.cuts))
         size = sum(
-            len(one.state or b"")
+            content_length(one.state)
             for states in (*done.states.values(), *(f.states for f in done.finished.values()))
             for one in states
         )
@@ -285,12 +287,14 @@ def _print_explained(made: Explained) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@payload_store_option
 @with_history
-def verify(logs: Logs, *, job: str, as_json: bool) -> None:
+def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) -> None:
     """Read the whole log of JOB, and check all that it says of itself.
 
-    Each record's header, key, time and schema; each payload; every invariant after every turn; each
-    completed checkpoint against the fold. Exit status 0 where all of it holds, else 1.
+    Each record's header, key, time and schema; each payload, those in the payload store too; every
+    invariant after every turn; each completed checkpoint against the fold. Exit status 0 where all
+    of it holds, else 1.
     """
     began = time.monotonic()
     with opened(logs, job) as log:
@@ -299,6 +303,7 @@ def verify(logs: Logs, *, job: str, as_json: bool) -> None:
             log.read(log.start_offset(), end),
             identity=(identity.cluster_id, identity.topic_id),
             on_progress=_progress(end),
+            open_payload=StoreFinder(job, payload_store).open,
         )
     if as_json:
         print_json(json_of(found))
@@ -311,7 +316,8 @@ def verify(logs: Logs, *, job: str, as_json: bool) -> None:
             f"{found.record_count:,} records count and {found.void_count:,} do not: "
             f"{found.byte_count:,} bytes, {found.turn_count:,} turns, {found.payload_count:,} "
             f"payloads of {found.type_count:,} types, {found.checkpoint_count:,} checkpoints, "
-            f"{found.snapshot_count:,} snapshots, in "
+            f"{found.snapshot_count:,} snapshots, {found.stored_count:,} stored payloads of "
+            f"{found.stored_bytes:,} bytes, in "
             f"{time.monotonic() - began:.1f} s"
         )
         click.echo("all of it holds" if not found.fault_count else f"{found.fault_count:,} faults")

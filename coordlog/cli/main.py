@@ -49,6 +49,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "diff": _Command("looking", "diff", "Show what changed between two moments."),
     "explain": _Command("looking", "explain", "Say how a split, an event, a checkpoint got there."),
     "verify": _Command("looking", "verify", "Check a job's whole history."),
+    "payloads": _Command("payloads", "payloads", "Show and clean a job's large payloads."),
     "skip": _Command("skip", "skip", "Go on without a split or an event that fails the job."),
     "export": _Command("export", "export", "Write a job's whole log to one file."),
     "import": _Command("adopt", "import_", "Put an exported history into a log, to look at it."),

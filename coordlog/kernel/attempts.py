@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordlog.errors import TooLargeError
+from coordlog.errors import PayloadLostError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.projections.attempt_records import required
 from coordlog.projections.checkpoint_records import states_of
@@ -265,7 +265,7 @@ def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:
         return str(TooLargeError(f"an event {given.payload_type}", size, PAYLOAD_BYTES_MAX))
     try:
         types.decode(given.payload_type, given.payload)
-    except ValueError as error:
+    except (ValueError, PayloadLostError) as error:
         return f"it sent a damaged event of type {given.payload_type}: {error}"
     return None
 

@@ -33,6 +33,8 @@ from coordlog.messages import (
     SendEvent,
     SkipSplit,
 )
+from coordlog.payloads import NO_STORE, AttemptPayloads, DriverPayloads, PayloadOptions
+from coordlog.payloads_fit import check_payloads
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
@@ -111,20 +113,29 @@ class FakeAttempt:
         assert isinstance(first, Accepted), f"answered {first}"
         return first
 
+    @property
+    def payloads(self) -> AttemptPayloads:
+        """What it keeps in the payload store, and opens."""
+        state = self.job.runtime.state
+        return AttemptPayloads(self.job.payloads.options, state.epoch, state.driver_id)
+
     def got(self, kind: type[M]) -> list[M]:
         """The messages of one kind, in order."""
         return [one for one in self.inbox if isinstance(one, kind)]
 
     def send(self, operator_id: str, event: Payload) -> None:
-        """Send an operator event up."""
+        """Send an operator event up; a large one goes to the payload store first, where the job has one."""
         declared = payload_type_of(event)
+        encoded = declared.encode(event)
+        if self.job.payloads.options.is_kept(declared.key, len(encoded)):
+            encoded = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
         self._say(
             SendEvent(
                 operator_id=operator_id,
                 event_id=self.event_count,
                 last_barrier=self.last_barrier,
                 payload_type=declared.key,
-                payload=declared.encode(event),
+                payload=encoded,
             )
         )
         self.event_count += 1
@@ -142,13 +153,13 @@ class FakeAttempt:
         states: dict[str, bytes] | None = None,
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Ack a barrier."""
+        """Ack a barrier; large states go to the payload store first, where the job has one."""
         self.last_barrier = checkpoint_id
         self._say(
             AckCheckpoint(
                 checkpoint_id=checkpoint_id,
                 last_barrier=checkpoint_id,
-                snapshot=_snapshot(states, committables),
+                snapshot=_snapshot(self._sealed(states), committables),
             )
         )
 
@@ -193,7 +204,10 @@ class FakeAttempt:
     ) -> None:
         """Say that the subtask has finished."""
         self._say(
-            Complete(last_barrier=self.last_barrier, snapshot=_snapshot(states, committables))
+            Complete(
+                last_barrier=self.last_barrier,
+                snapshot=_snapshot(self._sealed(states), committables),
+            )
         )
 
     def fail(
@@ -215,6 +229,13 @@ class FakeAttempt:
         self.is_closed = True
         runtime = self.job.runtime
         self.job.run(lambda: runtime.connection_lost(self.connection_id, reason))
+
+    def _sealed(self, states: dict[str, bytes] | None) -> dict[str, bytes]:
+        options, payloads = self.job.payloads.options, self.payloads
+        return {
+            one: payloads.store(state) if options.is_kept(None, len(state)) else state
+            for one, state in (states or {}).items()
+        }
 
     def _say(
         self,
@@ -265,6 +286,7 @@ class HandDrivenJob:
         again: Open the job again, where it has finished.
         from_checkpoint: Go back to this one.
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
+        payloads: Where large payloads go; without it they are refused.
     """
 
     def __init__(
@@ -284,7 +306,10 @@ class HandDrivenJob:
         from_checkpoint: int | None = None,
         is_held: bool = False,
         driver_id: str | None = None,
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
+        self.payloads = DriverPayloads(payloads)
+        chain = chain.opening(self.payloads.open)
         self.chain, self.log = chain, log or MemoryLog(job_id)
         self.clock, self.stage = clock or FakeClock(), FakeStage()
         self.is_held = is_held
@@ -333,6 +358,7 @@ class HandDrivenJob:
             patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
         )
         made.catch_up(self.log, self.appender.end_offset)
+        self.payloads.begin(self.appender.epoch, name)
         self.runtime = Runtime(
             chain=self.chain,
             config=replace(config, operators=made.state.operators),
@@ -347,6 +373,7 @@ class HandDrivenJob:
                 branched(made.state, driver.from_checkpoint).last_checkpoint
             ),
             on_answer=self.requests.answered,
+            payloads=self.payloads,
         )
         self.mode, given = first_input(
             made.state,
@@ -380,6 +407,8 @@ class HandDrivenJob:
         return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
 
     def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
+        going_back = branched(state, self._driver.from_checkpoint)
+        check_payloads(self._driver.job_id, going_back, self.payloads.options)
         elsewhere = check_fits(
             self._driver.job_id,
             state,
@@ -457,6 +486,7 @@ class HandDrivenJob:
         group = self.runtime.take_group()
         if not group:
             return False
+        self.payloads.keep(self.runtime.group_payloads())
         self.runtime.acknowledged(self.appender.append(group))
         return True
 

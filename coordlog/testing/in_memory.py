@@ -18,6 +18,7 @@ from coordlog.errors import CoordlogError
 from coordlog.mailbox import Mailbox
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Register, UpMessage
 from coordlog.outside import Connections, Stage
+from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
 __all__ = ["InMemorySurroundings"]
@@ -46,11 +47,19 @@ class InMemorySurroundings:
         job_id: The job's.
         parallelism: How many subtasks.
         failures_max: A task that fails so often aborts the stage.
+        payloads: The job's own.
     """
 
     def __init__(
-        self, chain: Chain, job_id: str, parallelism: int, *, failures_max: int = 1000
+        self,
+        chain: Chain,
+        job_id: str,
+        parallelism: int,
+        *,
+        failures_max: int = 1000,
+        payloads: PayloadOptions = NO_STORE,
     ) -> None:
+        self._payloads = payloads
         self._chain, self._job_id, self._parallelism = chain, job_id, parallelism
         self._failures_max = failures_max
         self._lock = threading.Lock()
@@ -204,6 +213,7 @@ class InMemorySurroundings:
             subtask=subtask,
             outbox=say,
             is_over=lambda: "its connection is cut" if connection.is_cut else None,
+            payloads=self._payloads,
         )
         try:
             runner.run(connection.inbox)

@@ -120,6 +120,11 @@ class KafkaLog:
         return self._connection.topic
 
     @property
+    def bootstrap_servers(self) -> str:
+        """Where the broker is, as it was given."""
+        return self._connection.bootstrap_servers
+
+    @property
     def identity(self) -> LogIdentity:
         """Which log this is: what stood there when it was opened."""
         with self._lock:

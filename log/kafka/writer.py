@@ -92,7 +92,9 @@ class KafkaWriter:
             )
             for record in records
         ]
-        with contextlib.suppress(errors.KafkaTimeoutError):  # the first future says more
+        # The first future says more than a timeout; and `flush` of kafka-python 3.0.12 gives up with
+        # an UnknownError on a batch that the client splits because the broker found it too large.
+        with contextlib.suppress(errors.KafkaTimeoutError, errors.UnknownError):
             self._producer.flush(timeout=max(0.0, end - time.monotonic()))
         # What went well is read off; the first that did not raises what it has.
         return [

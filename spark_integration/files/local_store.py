@@ -146,50 +146,57 @@ class LocalStore:
         self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
     ) -> None:
         """As in the port."""
-        mine = (str(subtask), str(attempt_number))
-        self._delete(
-            self.root / STAGING / checked_driver_id(driver_id),
-            keep,
-            lambda name: (
-                (found := STAGED_NAME.fullmatch(name)) is not None and found.groups()[:2] == mine
-            ),
-        )
+        mine = f"{subtask}-{attempt_number}-"
+        folder = self.root / STAGING / checked_driver_id(driver_id)
+        with sink_errors(folder, "staged files cannot be deleted"):
+            for path in self._to_delete(folder, keep, lambda name: name.startswith(mine)):
+                path.unlink(missing_ok=True)
 
-    def sweep(self, *, keep: AbstractSet[str]) -> None:
+    def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
         """As in the port."""
         with sink_errors(self.root, "staged files cannot be listed"):
             staging = self.root / STAGING
-            drivers = sorted(staging.iterdir()) if staging.is_dir() else []
-        for one in drivers:
-            if one.is_symlink() or not one.is_dir():
-                continue
-            self._delete(one, keep, lambda name: STAGED_NAME.fullmatch(name) is not None)
+            found = sorted(staging.iterdir()) if staging.is_dir() else []
+            folders = [one for one in found if one.is_dir() and not one.is_symlink()]
+            meant = [path for one in folders for path in self._to_delete(one, keep)]
+            for folder, pattern in (
+                (self.root / HIDDEN, "*.draft"),
+                (self.root / STAGING, "probe-*"),
+                (self.root, ".probe-*"),
+            ):
+                meant += self._leftovers(folder, pattern)
+        if not is_in_force():
+            return
+        with sink_errors(self.root, "staged files cannot be deleted"):
+            for path in meant:
+                path.unlink(missing_ok=True)
+        for folder in folders:
             with suppress(OSError):
-                one.rmdir()  # fails where something is kept in it, which is as it should be
-        for folder, pattern in (
-            (self.root / HIDDEN, "*.draft"),
-            (self.root / STAGING, "probe-*"),
-            (self.root, ".probe-*"),
-        ):
-            self._delete_leftovers(folder, pattern)
+                folder.rmdir()  # fails where something is in it, which is as it should be
 
-    def _delete(
-        self, folder: Path, keep: AbstractSet[str], is_meant: Callable[[str], bool]
-    ) -> None:
-        with sink_errors(folder, "staged files cannot be deleted"):
-            self._inside(f"{STAGING}/{folder.name}/x")
-            for one in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if is_meant(one.name) and f"{STAGING}/{folder.name}/{one.name}" not in keep:
-                    one.unlink(missing_ok=True)
+    def _to_delete(
+        self,
+        folder: Path,
+        keep: AbstractSet[str],
+        is_meant: Callable[[str], bool] = lambda _name: True,
+    ) -> list[Path]:
+        """Of a driver's staged files those that are meant, but `keep`."""
+        self._inside(f"{STAGING}/{folder.name}/x")
+        names = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+        return [
+            folder / name
+            for name in names
+            if STAGED_NAME.fullmatch(name)
+            and is_meant(name)
+            and f"{STAGING}/{folder.name}/{name}" not in keep
+        ]
 
-    def _delete_leftovers(self, folder: Path, pattern: str) -> None:
-        with sink_errors(folder, "leftovers cannot be deleted"):
-            if not folder.is_dir():
-                return
-            self._inside(str(folder.relative_to(self.root) / "x"))
-            for one in sorted(folder.glob(pattern)):
-                if one.is_file() and not one.is_symlink():
-                    one.unlink(missing_ok=True)
+    def _leftovers(self, folder: Path, pattern: str) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        self._inside(str(folder.relative_to(self.root) / "x"))
+        found = sorted(folder.glob(pattern))
+        return [one for one in found if one.is_file() and not one.is_symlink()]
 
     def _staged(self, relative: str) -> Path:
         check_staged_name(self.where, relative)

@@ -204,17 +204,24 @@ class S3Store:
         """As in the port."""
         attempt = f"{STAGING}/{checked_driver_id(driver_id)}/{subtask}-{attempt_number}-"
         with s3_errors(self.where, "staged objects cannot be deleted"):
-            self._delete_staged(attempt, keep)
-            self._abort_all_below(self._key(attempt))
+            for key in self._staged_keys(attempt, keep):
+                self._delete(key)
+            for key, upload in self._uploads_below(self._key(attempt)):
+                self._abort(key, upload)
 
-    def sweep(self, *, keep: AbstractSet[str]) -> None:
+    def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
         """As in the port."""
         with s3_errors(self.where, "staged objects cannot be deleted"):
-            self._delete_staged(f"{STAGING}/", keep)
-            self._abort_all_below(self._key(f"{STAGING}/"))
+            keys = [*self._staged_keys(f"{STAGING}/", keep)]
             for place in (f"{STAGING}/probe-", f"{HIDDEN}/probe-"):
-                for key in self._keys(self._key(place)):
-                    self._delete(key)
+                keys += self._keys(self._key(place))
+            uploads = self._uploads_below(self._key(f"{STAGING}/"))
+            if not is_in_force():
+                return
+            for key in keys:
+                self._delete(key)
+            for key, upload in uploads:
+                self._abort(key, upload)
 
     # --- publishing one -----------------------------------------------------------------------
     def _publish_one(self, one: StagedFile, at: At) -> None:
@@ -351,13 +358,13 @@ class S3Store:
     def _delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self.bucket, Key=key)
 
-    def _delete_staged(self, place: str, keep: AbstractSet[str]) -> None:
+    def _staged_keys(self, place: str, keep: AbstractSet[str]) -> Iterator[str]:
         below = self._key(place)
         root = below[: len(below) - len(place)]
         for key in self._keys(below):
             name = key[len(root) :]
             if STAGED_NAME.fullmatch(name.rpartition("/")[2]) and name not in keep:
-                self._delete(key)
+                yield key
 
     def _keys(self, prefix: str) -> Iterator[str]:
         given: dict[str, object] = {"Bucket": self.bucket, "Prefix": prefix}
@@ -394,10 +401,6 @@ class S3Store:
 
     def _abort_all(self, key: str) -> None:
         for upload in self._uploads(key):
-            self._abort(key, upload)
-
-    def _abort_all_below(self, prefix: str) -> None:
-        for key, upload in self._uploads_below(prefix):
             self._abort(key, upload)
 
     def _each(self, files: Sequence[StagedFile], do: Callable[[StagedFile], None]) -> None:

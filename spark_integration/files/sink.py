@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -244,15 +244,21 @@ class ParquetSink(Sink):
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
 
-    def sweep(self, *, keep: AbstractSet[str] = frozenset()) -> None:
+    def sweep(
+        self,
+        *,
+        keep: AbstractSet[str] = frozenset(),
+        is_in_force: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Delete all staged files but those in `keep`.
 
-        Only when no attempt of the job lives, of any driver.
+        Only when no attempt of the job lives, of any driver: `is_in_force` is asked for the last
+        time between the listing and the first deletion, and says whether that is so.
 
         Raises:
             SinkError: The operating system, or the store, refuses.
         """
-        self._store.sweep(keep=keep)
+        self._store.sweep(keep=keep, is_in_force=is_in_force)
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
         """What `clean` and `sweep` must keep as long as the log holds these committables."""

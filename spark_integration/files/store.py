@@ -96,6 +96,10 @@ class FileStore(Protocol):
         """Delete what this attempt has staged, but `keep`."""
         ...
 
-    def sweep(self, *, keep: AbstractSet[str]) -> None:
-        """Delete all that is staged, but `keep`, and drafts and probes that somebody died over."""
+    def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
+        """Delete all that is staged, but `keep`, and drafts and probes that somebody died over.
+
+        Lists first, then asks `is_in_force`; where that is False nothing is deleted, and else only
+        what has been listed.
+        """
         ...

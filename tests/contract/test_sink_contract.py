@@ -718,6 +718,22 @@ def test_a_sweep_deletes_all_that_is_staged_but_what_is_kept(place: Place) -> No
     assert place.rows() == TWO_FILES
 
 
+@pytest.mark.clause("K2")
+def test_a_sweep_deletes_what_was_staged_before_it_asked_and_only_in_force(place: Place) -> None:
+    staged_by(place, "d", 1, 0)
+    before, later = place.names(), list[str]()
+    place.sink().sweep(is_in_force=lambda: False)
+    assert place.names() == before
+
+    def asked() -> bool:
+        later.extend(one.staged for one in staged_of(staged_by(place, "e", 1, 0)))
+        return True
+
+    place.sink().sweep(is_in_force=asked)
+
+    assert place.staged() == sorted(later) != []
+
+
 def test_a_sweep_of_a_destination_that_was_never_prepared_does_nothing(
     new_place: MakePlace,
 ) -> None:

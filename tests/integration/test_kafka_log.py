@@ -13,10 +13,11 @@ from functools import partial
 
 import pytest
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from coordlog.errors import (
+    AppendRefusedError,
     FencedError,
     LogUnavailableError,
     OffsetGapError,
@@ -28,7 +29,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.port import UnstoredRecord
-from log_records import counted, start_driver, turns
+from log_records import counted, plain, start_driver, turns
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -326,6 +327,40 @@ def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
     log_of(topic).create()
     with pytest.raises(OffsetGapError):
         driver.appender.append(turns([1], 0, 5))
+
+
+@pytest.mark.clause("K6")
+def test_what_the_broker_has_come_to_find_too_large_is_refused_for_good_and_what_is_not_is_stored(
+    topic: str, admin: KafkaAdminClient, log_of: Callable[..., KafkaLog]
+) -> None:
+    """The client splits a batch that is too large as a whole, and its `flush` gives up meanwhile."""
+    log = log_of(topic)
+    log.create()
+    large = plain("x" * 1000, 0, 8)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": "600"})
+    admin.alter_configs([resource])
+    _wait_for(lambda: _is_refused(log, large))
+
+    first = log.high_watermark()
+    small = [plain("x" * 100, 0, n) for n in range(8)]
+    writer = log.writer()
+    assert list(writer.append(small, timeout_s=30)) == list(range(first, first + 8))
+    began = time.monotonic()
+    with pytest.raises(AppendRefusedError, match="MessageSizeTooLargeError"):
+        writer.append([*small, large], timeout_s=30)
+    assert time.monotonic() - began < 25, "told by the broker, not by the clock"
+    writer.close(timeout_s=5)
+
+
+def _is_refused(log: KafkaLog, record: UnstoredRecord) -> bool:
+    writer = log.writer()
+    try:
+        writer.append([record], timeout_s=30)
+    except AppendRefusedError:
+        return True
+    finally:
+        writer.close(timeout_s=5)
+    return False
 
 
 @pytest.mark.fault("X9")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 import pytest
@@ -24,7 +24,7 @@ class StagingSink(FakeSink):
     ) -> None:
         self.cleaned.append((driver_id, subtask, attempt_number, set(keep)))
 
-    def sweep(self, *, keep: AbstractSet[str]) -> None:
+    def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
         raise AssertionError(keep)
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from coordlog.spark_integration.token import (
     TOKEN_VARIABLE,
     Token,
     find_token,
+    forget_token,
     job_folder,
     new_nonce,
     write_token,
@@ -106,6 +107,30 @@ def test_the_variable_wins_over_the_file(home: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(TOKEN_VARIABLE, HEX)
 
     assert find_token("ingest") == TOKEN
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_writes_its_token_late_takes_no_newer_one_away(home: Path) -> None:
+    newer, late = Token.new(), Token.new()
+    write_token("ingest", newer, endpoint="ws://127.0.0.1:2")
+    write_token("ingest", late, endpoint="ws://127.0.0.1:1")
+
+    assert find_token("ingest", endpoint="ws://127.0.0.1:2") == newer
+    assert find_token("ingest", endpoint="ws://127.0.0.1:1") == late
+
+    forget_token("ingest", "ws://127.0.0.1:1")
+    forget_token("ingest", "ws://127.0.0.1:1")
+    assert find_token("ingest", endpoint="ws://127.0.0.1:2") == newer
+    paths = [job_folder("ingest"), *job_folder("ingest").iterdir()]
+    assert len(paths) == 3
+    assert [path.stat().st_mode & 0o077 for path in paths] == [0, 0, 0]
+
+
+def test_an_endpoint_whose_token_is_not_kept_has_the_last_one(home: Path) -> None:
+    write_token("ingest", TOKEN)
+
+    assert find_token("ingest", endpoint="ws://127.0.0.1:1") == TOKEN
+    assert find_token("other", endpoint="ws://127.0.0.1:1") is None
 
 
 @pytest.mark.parametrize("text", ["secret-but-wrong", "", HEX[:-2], HEX + "00"])

@@ -1,0 +1,207 @@
+"""Which files of a job's payload store no record left in its log addresses, and which of those may go.
+
+The store is listed first, the log read after it, to the high watermark of then. A file of a reign that is over by then
+and that nothing there addresses is addressed by nothing ever after: whatever its driver appends later is void, and a
+newer one keeps under a name of its own. So a file goes only if its reign is known to this log and is over. What the
+driver in force keeps may be on its way to the log; what a reign keeps that this log does not know belongs, for all that
+can be told here, to another log.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from coordlog.errors import RecordError
+from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
+from coordlog.log.port import Log, StoredRecord
+from coordlog.projections.audit import counting_at
+from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import Counting, Verdict, judge
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE, address_in, addresses_among, owner_of, plain
+
+__all__ = ["FileUse", "PayloadUse", "StoredFile", "clean", "payload_use", "store_named_in"]
+
+_ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
+
+
+class FileUse(enum.Enum):
+    """What a file of the store is worth."""
+
+    ADDRESSED = "addressed"
+    LEFT_OVER = "left over"
+    """Of a reign that is over, and addressed by nothing: it may go."""
+    IN_FORCE = "of the driver in force"
+    """Addressed by nothing so far."""
+    UNKNOWN = "of a reign that the log does not know"
+    """Of another log's, perhaps."""
+    FOREIGN = "no payload"
+    """Somebody else's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file with its worth."""
+
+    kept: KeptPayload
+    use: FileUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadUse:
+    """A job's store, held against its log."""
+
+    files: tuple[StoredFile, ...]
+    missing: tuple[str, ...]
+    """Paths that records which count seem to address, and that are not in the store."""
+    high_watermark: int
+    """Up to where the log was read."""
+
+    def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
+        """The files of that worth."""
+        return tuple(one.kept for one in self.files if one.use is use)
+
+
+def payload_use(
+    log: Log,
+    store: PayloadStore,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> PayloadUse:
+    """What each file of the store is worth, by the whole log.
+
+    Args:
+        log: The job's.
+        store: The job's.
+        on_progress: Called with each offset.
+
+    Raises:
+        RecordError: The log begins with a `SNAPSHOT` that cannot be read: what it addresses is unknown.
+        PayloadLostError: That snapshot stands in the store, and is not there.
+        PayloadStoreError, LogError: They cannot be read.
+    """
+    listed = store.listed()  # before the log's end is asked for
+    start, end = log.start_offset(), log.high_watermark()
+    reading = _Reading(store)
+    reading.read(log.read(start, end), on_progress)
+    there = {one.path for one in listed}
+    is_ours = any(one.owner in reading.epochs for one in listed)
+    files = tuple(StoredFile(kept=one, use=reading.use_of(one, is_ours=is_ours)) for one in listed)
+    return PayloadUse(
+        files=files, missing=tuple(sorted(reading.addressed - there)), high_watermark=end
+    )
+
+
+def store_named_in(records: Iterator[StoredRecord]) -> str:
+    """The store that the newest of these `EPOCH_STARTED` names; empty where none does."""
+    named = ""
+    for stored in records:
+        header = stored.header
+        if header is not None and header.is_epoch_started:
+            try:
+                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+            except RecordError:
+                continue
+            named = record.attributes.get(STORE_ATTRIBUTE, named)
+    return named
+
+
+class _Reading:
+    """What a log says of stored payloads."""
+
+    def __init__(self, store: PayloadStore) -> None:
+        self._store = store
+        self.epochs: dict[str, int] = {}
+        """The reigns of this log, by the folders of what they keep."""
+        self.addressed: set[str] = set()
+        """Whatever looks like an address in a record that counts, or may yet: of any version."""
+        self._first_epoch = self._in_force = -1
+        self._last: StoredRecord | None = None
+
+    def read(
+        self, records: Iterator[StoredRecord], on_progress: Callable[[int], None] | None
+    ) -> None:
+        """All of the log, from its first record on."""
+        first = next(records, None)
+        if first is None:
+            return
+        counting = self._begin(first)
+        for judged in judge(itertools.chain([first], records), counting):
+            stored = judged.entry
+            if on_progress is not None:
+                on_progress(stored.offset)
+            if judged.verdict.is_void:
+                continue
+            self._last = stored
+            self.addressed.update(one.path for one in addresses_among(stored.value or b""))
+            if judged.verdict is Verdict.EPOCH:
+                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+                self._know(record)
+
+    def _begin(self, first: StoredRecord) -> Counting:
+        """Where counting begins. Of a log that was pruned only its snapshot says what older records addressed."""
+        counting = counting_at(first)
+        if first.offset == 0:
+            return counting
+        record = decode_record(first.offset, first.value, first.header_bytes)
+        try:
+            state = zlib.decompress(snapshot_in(record, self._open).state)
+        except (SnapshotUnusableError, zlib.error) as error:
+            raise RecordError(
+                first.offset,
+                record.kind.value,
+                f"the log begins with it, and what it addresses cannot be told: {error}",
+            ) from error
+        self._know(record)
+        self._first_epoch = record.epoch
+        self.addressed.update(one.path for one in addresses_among(state))
+        return counting
+
+    def _open(self, data: bytes) -> bytes:
+        address = address_in(data)
+        return plain(data) if address is None else self._store.get(address)
+
+    def _know(self, record: Record) -> None:
+        self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
+        self._in_force = record.epoch
+
+    @cached_property
+    def _is_over(self) -> bool:
+        """Whether the job has ended: its driver appends nothing behind that record."""
+        last = self._last
+        if last is None:
+            return False
+        record = decode_record(last.offset, last.value, last.header_bytes)
+        return record.kind in _ENDS and record.turn_remaining == 0
+
+    def use_of(self, one: KeptPayload, *, is_ours: bool) -> FileUse:
+        """What a file is worth. `is_ours`: some reign of this log has kept something there."""
+        if not is_payload(one) and not is_draft(one):
+            return FileUse.FOREIGN
+        if one.path in self.addressed:
+            return FileUse.ADDRESSED
+        epoch = self.epochs.get(one.owner)
+        if epoch is None:
+            number = one.owner.partition("-")[0]
+            is_pruned = number.isdecimal() and int(number) < self._first_epoch
+            return FileUse.LEFT_OVER if is_pruned and is_ours else FileUse.UNKNOWN
+        if epoch < self._in_force or self._is_over:
+            return FileUse.LEFT_OVER
+        return FileUse.IN_FORCE
+
+
+def clean(store: PayloadStore, use: PayloadUse) -> Sequence[KeptPayload]:
+    """Remove what is left over; those that were removed.
+
+    Raises:
+        PayloadStoreError: One cannot be removed.
+    """
+    over = use.of(FileUse.LEFT_OVER)
+    store.remove(over)
+    return over

@@ -1,0 +1,288 @@
+"""The payloads of one reign that are too large for its log: kept in the job's payload store, addressed in its records.
+
+A driver holds what its turns make until the log thread has stored it, which is before the records that address it are
+appended; an attempt stores what it makes before it says so. Whoever needs the content opens the address.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coordlog.errors import PayloadStoreUnreachableError, TooLargeError
+from coordlog.limits import (
+    APPEND_BACKOFF_MAX_S,
+    APPEND_BACKOFF_S,
+    LOG_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
+    PAYLOADS_RECENT_BYTES_MAX,
+    PAYLOADS_WAITING_BYTES_MAX,
+    STORED_PAYLOAD_BYTES_MAX,
+)
+from coordlog.log.payload_store import PayloadStore
+from coordlog.schemas.payload import open_inline
+from coordlog.schemas.stored import PayloadAddress, address_in, inline, owner_of, plain
+
+__all__ = [
+    "NO_STORE",
+    "AttemptPayloads",
+    "DriverPayloads",
+    "HeldPayload",
+    "PayloadOptions",
+]
+
+_log = logging.getLogger(__name__)
+
+_OWN: Final = "coordlog."
+"""Before the names of coordlog's own types, which readers of the history look into: they stay in the log."""
+
+_NAME_A_STORE: Final = (
+    "name a folder for large payloads with payload_store (--payload-store), or put the content "
+    "elsewhere and send its address"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadOptions:
+    """Where a job keeps its large payloads; travels to its tasks."""
+
+    store: PayloadStore | None = None
+    """None: there is no such place, and what is too large is refused."""
+    limit_bytes: int = PAYLOAD_BYTES_MAX
+    """A payload above this goes to the store."""
+
+    def is_kept(self, payload_type: str | None, size_bytes: int) -> bool:
+        """Whether a payload goes to the store; without a type: a state."""
+        is_own = payload_type is not None and payload_type.startswith(_OWN)
+        return self.store is not None and size_bytes > self.limit_bytes and not is_own
+
+    def check_size(
+        self, what: str, payload_type: str | None, size_bytes: int, inline_max: int
+    ) -> None:
+        """Refuse what is too large for the place where it goes.
+
+        Raises:
+            TooLargeError: It is above `inline_max`, or what one file of the store may have.
+        """
+        if self.is_kept(payload_type, size_bytes):
+            if size_bytes > STORED_PAYLOAD_BYTES_MAX:
+                raise TooLargeError(what, size_bytes, STORED_PAYLOAD_BYTES_MAX)
+        elif size_bytes > inline_max:
+            if self.store is None:
+                raise TooLargeError(what, size_bytes, inline_max, _NAME_A_STORE)
+            raise TooLargeError(what, size_bytes, inline_max)
+
+
+NO_STORE: Final = PayloadOptions()
+"""Of a job without a payload store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPayload:
+    """A payload that is to be stored before the records that address it are appended."""
+
+    address: PayloadAddress
+    data: bytes
+
+
+class AttemptPayloads:
+    """What an attempt keeps and opens, on its own thread. What it keeps is durable at once.
+
+    Args:
+        options: The job's.
+        epoch: Of the reign that the attempt belongs to.
+        driver_id: Its driver.
+    """
+
+    def __init__(self, options: PayloadOptions, epoch: int, driver_id: str) -> None:
+        self._options = options
+        self._owner = "" if options.store is None else owner_of(epoch, driver_id)
+
+    def seal(
+        self,
+        what: str,
+        payload_type: str | None,
+        data: bytes,
+        *,
+        inline_max: int = PAYLOAD_BYTES_MAX,
+    ) -> bytes:
+        """What stands in a message and its record for a payload; without a type: a state.
+
+        Raises:
+            TooLargeError: There is no place for it.
+            PayloadStoreError: It cannot be stored.
+        """
+        self._options.check_size(what, payload_type, len(data), inline_max)
+        if not self._options.is_kept(payload_type, len(data)):
+            return inline(data)
+        return self.store(data)
+
+    @property
+    def can_store(self) -> bool:
+        """Whether there is a store."""
+        return self._options.store is not None
+
+    def store(self, data: bytes) -> bytes:
+        """Store a payload, whatever its size; its address.
+
+        Raises:
+            PayloadStoreError: It cannot be stored.
+        """
+        assert self._options.store is not None, "`can_store` says so"
+        address = PayloadAddress.of(data, self._owner)
+        self._options.store.put(address, data)
+        return address.encode()
+
+    def open(self, data: bytes) -> bytes:
+        """The payload that stands there.
+
+        Raises:
+            PayloadLostError: It is addressed, and missing or damaged.
+            PayloadStoreError: The store cannot be read.
+        """
+        address = address_in(data)
+        if address is None:
+            return plain(data)
+        return (
+            open_inline(data) if self._options.store is None else self._options.store.get(address)
+        )
+
+
+class DriverPayloads:
+    """What a driver keeps and opens. Any thread; `begin` once its epoch is in force, before anything is sealed.
+
+    What is sealed is held until `release`. In between the owner takes it with `take`, and has it stored with `keep`
+    before it appends what addresses it.
+    """
+
+    def __init__(self, options: PayloadOptions = NO_STORE) -> None:
+        self._options, self._owner = options, ""
+        self._lock = threading.Lock()
+        self._made: list[HeldPayload] = []
+        self._held: dict[str, tuple[int, bytes]] = {}
+        self._recent: OrderedDict[str, bytes] = OrderedDict()
+        self._recent_bytes = 0
+        self._waiting_bytes = 0
+
+    @property
+    def options(self) -> PayloadOptions:
+        """The job's."""
+        return self._options
+
+    def begin(self, epoch: int, driver_id: str) -> None:
+        """This reign has begun."""
+        self._owner = "" if self._options.store is None else owner_of(epoch, driver_id)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the store that nothing more should be made."""
+        return self._waiting_bytes > PAYLOADS_WAITING_BYTES_MAX
+
+    def seal(
+        self,
+        what: str,
+        payload_type: str | None,
+        data: bytes,
+        *,
+        inline_max: int = PAYLOAD_BYTES_MAX,
+    ) -> bytes:
+        """What stands in a record for a payload; without a type: a state.
+
+        Raises:
+            TooLargeError: There is no place for it.
+        """
+        self._options.check_size(what, payload_type, len(data), inline_max)
+        if not self._options.is_kept(payload_type, len(data)):
+            return inline(data)
+        address = PayloadAddress.of(data, self._owner)
+        with self._lock:
+            count, _ = self._held.get(address.path, (0, b""))
+            self._held[address.path] = (count + 1, data)
+            self._made.append(HeldPayload(address=address, data=data))
+            self._waiting_bytes += len(data)
+        return address.encode()
+
+    def take(self) -> Sequence[HeldPayload]:
+        """All that was sealed since the last call: the next records may address it."""
+        if not self._made:
+            return ()
+        with self._lock:
+            made, self._made = self._made, []
+        return made
+
+    def keep(
+        self,
+        held: Sequence[HeldPayload],
+        *,
+        timeout_s: float = LOG_TIMEOUT_S,
+        is_over: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Store what was taken; on return it is durable. On the log thread.
+
+        Raises:
+            PayloadStoreError: Not within `timeout_s`, or there is no use in trying again.
+        """
+        store = self._options.store
+        until_s, backoff_s = clock() + timeout_s, APPEND_BACKOFF_S
+        for one in held:
+            assert store is not None, "else nothing is sealed"
+            while True:
+                try:
+                    store.put(one.address, one.data)
+                    break
+                except PayloadStoreUnreachableError as error:
+                    if is_over() or clock() + backoff_s > until_s:
+                        raise
+                    _log.warning("%s; tried again", error)
+                sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, APPEND_BACKOFF_MAX_S)
+
+    def release(self, held: Sequence[HeldPayload]) -> None:
+        """The records that address these count, and are released: they need not be held any more."""
+        with self._lock:
+            for one in held:
+                path = one.address.path
+                count, data = self._held[path]
+                self._waiting_bytes -= len(data)
+                if count > 1:
+                    self._held[path] = (count - 1, data)
+                else:
+                    del self._held[path]
+                    self._remember(path, data)
+
+    def open(self, data: bytes) -> bytes:
+        """The payload that stands there; read from the store where it is not at hand.
+
+        Raises:
+            PayloadLostError: It is addressed, and missing or damaged.
+            PayloadStoreError: The store cannot be read.
+        """
+        address = address_in(data)
+        if address is None:
+            return plain(data)
+        if self._options.store is None:
+            return open_inline(data)
+        with self._lock:
+            held = self._held.get(address.path)
+            at_hand = self._recent.get(address.path) if held is None else held[1]
+        if at_hand is None:
+            at_hand = self._options.store.get(address)
+            with self._lock:
+                self._remember(address.path, at_hand)
+        return at_hand
+
+    def _remember(self, path: str, data: bytes) -> None:
+        """Keep the newest at hand: a turn opens what it is about more than once."""
+        old = self._recent.pop(path, b"")
+        self._recent[path] = data
+        self._recent_bytes += len(data) - len(old)
+        while self._recent_bytes > PAYLOADS_RECENT_BYTES_MAX:
+            _, gone = self._recent.popitem(last=False)
+            self._recent_bytes -= len(gone)

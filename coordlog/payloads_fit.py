@@ -1,0 +1,44 @@
+"""Refuses a restore that needs a payload which the job's store does not have."""
+
+from __future__ import annotations
+
+from coordlog.errors import PayloadLostError, RestoreError
+from coordlog.payloads import PayloadOptions
+from coordlog.projections.payload_needs import NeededPayload, needed_payloads
+from coordlog.projections.state import JobState
+from coordlog.schemas.stored import STORE_ATTRIBUTE
+
+__all__ = ["check_payloads"]
+
+
+def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
+    """See that what a new reign needs is there (clause E9).
+
+    What the driver opens is read and checked; of what attempts open, the lengths are.
+
+    Raises:
+        RestoreError: One is missing or damaged; before anything was appended.
+        PayloadStoreError: The store cannot be read.
+    """
+    for needed in needed_payloads(state):
+        if options.store is None:
+            said = state.launch.get(STORE_ATTRIBUTE, "")
+            step = f"name it with --payload-store (payload_store); the history says {said!r}"
+            raise _refusal(job_id, needed, "this job has no payload store", step)
+        try:
+            if needed.is_for_driver:
+                options.store.get(needed.address)
+            else:
+                options.store.find(needed.address)
+        except PayloadLostError as error:
+            said = state.launch.get(STORE_ATTRIBUTE, options.store.url)
+            other = "" if said == options.store.url else f"; the history names the store {said}"
+            raise _refusal(
+                job_id, needed, f"in {error.where}: {error.problem}", f"{error.next_step}{other}"
+            ) from error
+
+
+def _refusal(job_id: str, needed: NeededPayload, here: str, step: str) -> RestoreError:
+    address = needed.address
+    in_log = f"the stored payload {address.path} of {address.length} bytes"
+    return RestoreError(job_id, needed.what, in_log, here, step)

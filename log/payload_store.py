@@ -1,0 +1,428 @@
+"""Where a job keeps the payloads that are too large for its log: files under one folder of any file system of fsspec.
+
+A payload's name is the reign that kept it and the SHA-256 of its content, so that nobody ever writes other bytes under
+a name that is taken, and what is read is known by its name. What `put` has returned from is on disk, or in the object
+store.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import fsspec
+
+from coordlog.errors import (
+    OptionError,
+    PayloadLostError,
+    PayloadStoreError,
+    PayloadStoreUnreachableError,
+)
+from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
+from coordlog.schemas.stored import PayloadAddress, is_path
+
+__all__ = [
+    "KeptPayload",
+    "PayloadStore",
+    "default_payload_url",
+    "is_draft",
+    "is_local_url",
+    "is_payload",
+]
+
+R = TypeVar("R")
+
+_LOCAL: Final = ("file", "local", "")
+_WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+_DRAFT: Final = ".part"
+_PRIVATE: Final = 0o700
+_MEND: Final = "put the file back from a copy, or go on from a checkpoint that does not need it"
+_FINAL: Final = {
+    errno.ENOSPC: "free some space there, then run the same command again",
+    errno.EDQUOT: "free some of the quota there, then run the same command again",
+    errno.EACCES: "allow the user that runs the job and its tasks to read and write there",
+    errno.EPERM: "allow the user that runs the job and its tasks to read and write there",
+    errno.EROFS: "name a store on a file system that can be written",
+    errno.ENOTDIR: "name a store of whose path every part is a folder",
+}
+_AGAIN: Final = "see that it works and can be reached, then run the same command again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPayload:
+    """A file of a job in its store."""
+
+    owner: str
+    """The folder: the reign that made it."""
+    name: str
+    """In it: the SHA-256 of the content; of a draft that was cut off, something else."""
+    size_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Below the job's folder."""
+        return f"{self.owner}/{self.name}"
+
+
+class _Files(Protocol):
+    """What a store asks of a file system. Paths are below the job's folder."""
+
+    def size(self, path: str) -> int | None:
+        """Of a file, bytes; None where there is none."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """A file's content; None where there is none."""
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Make the file, whole and durable, or do nothing."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """See that the name of a file that is there is durable too."""
+        ...
+
+    def files(self) -> Iterator[KeptPayload]:
+        """Every file."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing where there is none."""
+        ...
+
+    def prune(self, owner: str) -> None:
+        """Remove a folder that is empty."""
+        ...
+
+
+class PayloadStore:
+    """One job's payloads. Any thread; travels as a pickle; nothing is touched before the first use.
+
+    Args:
+        url: The store's folder, for all jobs: a path, or a URL of fsspec without credentials.
+        job_id: Whose; its payloads are in the folder of that name.
+
+    Raises:
+        OptionError: The URL holds credentials, or names no file system that there is.
+    """
+
+    def __init__(self, url: str, job_id: str) -> None:
+        parts = urlsplit(url)
+        if "@" in parts.netloc or parts.query:
+            hidden = f"{parts.scheme}://…"
+            raise OptionError(
+                "payload_store", hidden, "without credentials: they come from the environment"
+            )
+        if not url or not job_id:
+            raise OptionError("payload_store", url, "a path, or a URL such as s3://bucket/prefix")
+        self.url = str(Path(_local_path(url)).absolute()) if is_local_url(url) else url.rstrip("/")
+        self.job_id = job_id
+        self._made: _Files | None = None
+        if not is_local_url(url) and parts.scheme not in fsspec.available_protocols():
+            raise OptionError(
+                "payload_store",
+                url,
+                f"of a file system that fsspec has; {parts.scheme!r} is none of them",
+            )
+
+    def __reduce__(self) -> tuple[type[PayloadStore], tuple[str, str]]:
+        return type(self), (self.url, self.job_id)
+
+    @property
+    def where(self) -> str:
+        """The job's folder, for messages."""
+        return f"{self.url}/{self.job_id}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine has it, for all that its address says."""
+        return is_local_url(self.url)
+
+    def put(self, address: PayloadAddress, data: bytes) -> None:
+        """Keep a payload; on return it is durable. Again, or by two at once, has the effect of once.
+
+        Raises:
+            PayloadStoreError: It cannot be written.
+        """
+        files = self._files()
+        size = self._do(f"looking for {address.path}", lambda: files.size(address.path))
+        if size == address.length:  # under this name nothing else can stand
+            self._do(f"keeping {address.path}", lambda: files.sync(address.path))
+            return
+        self._do(f"keeping {address.path}", lambda: files.write(address.path, data))
+
+    def get(self, address: PayloadAddress) -> bytes:
+        """The payload, checked by length and checksum.
+
+        Raises:
+            PayloadLostError: It is not there, or is not what was kept.
+            PayloadStoreError: The store cannot be read.
+        """
+        self.find(address)
+        files = self._files()
+        data = self._do(f"reading {address.path}", lambda: files.read(address.path))
+        if data is None:
+            raise self._lost(address, "it is not there", _MEND)
+        found = hashlib.sha256(data).hexdigest()
+        if len(data) != address.length or found != address.sha256:
+            raise self._lost(
+                address, f"it is damaged: {len(data)} bytes with SHA-256 {found}", _MEND
+            )
+        return data
+
+    def find(self, address: PayloadAddress) -> None:
+        """See that the payload is there, with its length; its content is not looked at.
+
+        Raises:
+            PayloadLostError: It is not.
+            PayloadStoreError: The store cannot be read.
+        """
+        if address.length > STORED_PAYLOAD_BYTES_MAX:
+            raise self._lost(
+                address, f"no stored payload has more than {STORED_PAYLOAD_BYTES_MAX} bytes", _MEND
+            )
+        files = self._files()
+        size = self._do(f"looking for {address.path}", lambda: files.size(address.path))
+        if size is None:
+            raise self._lost(
+                address, "it is not there", f"name the right store with --payload-store, or {_MEND}"
+            )
+        if size != address.length:
+            raise self._lost(address, f"it is damaged: it has {size} bytes", _MEND)
+
+    def listed(self) -> tuple[KeptPayload, ...]:
+        """All that the job's folder holds, sorted: payloads, and drafts that were cut off.
+
+        Raises:
+            PayloadStoreError: The store cannot be read.
+        """
+        files = self._files()
+        found = self._do("listing it", lambda: tuple(files.files()))
+        return tuple(sorted(found, key=lambda one: one.path))
+
+    def remove(self, kept: Iterable[KeptPayload]) -> int:
+        """Remove these files, and the folders that are empty then; how many.
+
+        Raises:
+            PayloadStoreError: One cannot be removed; those before it are gone.
+        """
+        files, owners, count = self._files(), set[str](), 0
+        for one in kept:
+            self._do(f"removing {one.path}", lambda path=one.path: files.remove(path))  # type: ignore[misc]
+            owners.add(one.owner)
+            count += 1
+        for owner in sorted(owners):
+            self._do(f"removing {owner}", lambda name=owner: files.prune(name))  # type: ignore[misc]
+        return count
+
+    def _files(self) -> _Files:
+        if self._made is None:
+            folder = self.where
+            if self.is_local:
+                self._made = _LocalFiles(Path(folder))
+            else:
+                self._made = self._do("opening it", lambda: _FsspecFiles(folder))
+        return self._made
+
+    def _lost(self, address: PayloadAddress, problem: str, next_step: str) -> PayloadLostError:
+        return PayloadLostError(address.path, address.length, self.where, problem, next_step)
+
+    def _do(self, doing: str, work: Callable[[], R]) -> R:
+        with _told(self.where, doing):
+            return work()
+
+
+@contextmanager
+def _told(where: str, doing: str) -> Generator[None]:
+    """Raise what a file system, or its client, refuses as PayloadStoreError."""
+    try:
+        yield
+    except OSError as error:
+        number = f"[errno {error.errno}] " if error.errno is not None else ""
+        problem = f"{number}{error.strerror or error}"
+        step = _FINAL.get(error.errno or 0)
+        if step is not None:
+            raise PayloadStoreError(where, doing, problem, step) from error
+        raise PayloadStoreUnreachableError(where, doing, problem, _AGAIN) from error
+    except ImportError as error:
+        step = "install the library that fsspec names for it, as in pip install 'coordlog[s3]'"
+        raise PayloadStoreError(where, doing, str(error), step) from error
+    except Exception as error:
+        # Whatever the client of an object store raises: each has errors of its own.
+        problem = f"{type(error).__name__}: {error}"
+        raise PayloadStoreUnreachableError(where, doing, problem, _AGAIN) from error
+
+
+class _LocalFiles:
+    """Files of this machine: a draft that is on disk, renamed into its place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def size(self, path: str) -> int | None:
+        try:
+            found = (self._folder / path).lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", path)
+        return found.st_size
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self._folder / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        final = self._folder / path
+        _make_folders(final.parent)
+        draft = final.with_name(f".{final.name[:16]}-{uuid4().hex[:16]}{_DRAFT}")
+        try:
+            with draft.open("xb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(final)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        _sync(final.parent)
+
+    def sync(self, path: str) -> None:
+        _sync((self._folder / path).parent)
+
+    def files(self) -> Iterator[KeptPayload]:
+        if not self._folder.is_dir():
+            return
+        for owner in sorted(self._folder.iterdir()):
+            if not owner.is_dir() or owner.is_symlink():
+                continue
+            for one in sorted(owner.iterdir()):
+                found = one.lstat()
+                if stat.S_ISREG(found.st_mode):
+                    yield KeptPayload(owner=owner.name, name=one.name, size_bytes=found.st_size)
+
+    def remove(self, path: str) -> None:
+        (self._folder / path).unlink(missing_ok=True)
+
+    def prune(self, owner: str) -> None:
+        with suppress(OSError):  # somebody has put something there
+            (self._folder / owner).rmdir()
+            self._folder.rmdir()
+
+
+class _FsspecFiles:
+    """Files of any other file system. Where it can, a name that is taken is refused by the store itself."""
+
+    def __init__(self, url: str) -> None:
+        # No listing is kept: what another process has put is to be seen.
+        self._fs: Any
+        self._fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        self._root = str(root).rstrip("/")
+        self._has_folders = urlsplit(url).scheme not in _WITHOUT_FOLDERS
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def size(self, path: str) -> int | None:
+        try:
+            return int(self._fs.info(self._at(path))["size"])
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._fs.cat_file(self._at(path)))
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        at = self._at(path)
+        if self._has_folders:
+            self._fs.makedirs(at.rpartition("/")[0], exist_ok=True)
+        with suppress(FileExistsError):
+            self._fs.pipe_file(at, data, mode="create")
+        if self.size(path) != len(data):
+            self._fs.pipe_file(at, data)
+        size = self.size(path)
+        if size != len(data):
+            raise OSError(f"{len(data)} bytes were written, and it has {size}")
+
+    def sync(self, path: str) -> None:
+        """What an object store shows is durable."""
+
+    def files(self) -> Iterator[KeptPayload]:
+        try:
+            found: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
+        except FileNotFoundError:
+            return
+        base = self._root.lstrip("/") + "/"
+        for name, one in sorted(found.items()):
+            owner, _, rest = name.lstrip("/").removeprefix(base).partition("/")
+            if owner and rest and "/" not in rest:
+                yield KeptPayload(owner=owner, name=rest, size_bytes=int(one["size"]))
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(path))
+
+    def prune(self, owner: str) -> None:
+        if self._has_folders:
+            with suppress(OSError, NotImplementedError):
+                self._fs.rmdir(self._at(owner))
+
+
+def is_local_url(url: str) -> bool:
+    """Whether it names files of this machine."""
+    return "://" not in url or urlsplit(url).scheme in _LOCAL
+
+
+def default_payload_url(home: Path) -> str:
+    """The store of jobs whose log is on this machine too."""
+    return str(home / "payloads")
+
+
+def is_payload(one: KeptPayload) -> bool:
+    """Whether it is a payload, and no draft that was cut off, nor anybody else's file."""
+    return is_path(one.path)
+
+
+def is_draft(one: KeptPayload) -> bool:
+    """Whether it is what `put` leaves where it is cut off."""
+    return one.name.startswith(".") and one.name.endswith(_DRAFT)
+
+
+def _local_path(url: str) -> str:
+    path = url if "://" not in url else url.partition("://")[2]
+    return str(Path(path).expanduser())
+
+
+def _make_folders(folder: Path) -> None:
+    """Make `folder` and what is missing above it, open to this user only, each name on disk."""
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True, mode=_PRIVATE)
+        _sync(one.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Put the names in `folder` on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,138 @@
+"""Real brokers on this machine, one or three: each is killed and started again by itself, on its data and port."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from coordlog.log import broker_limits
+from coordlog.log.broker_folder import new_cluster_id
+from coordlog.log.broker_process import (
+    StartedBroker,
+    StartOptions,
+    end_guard,
+    is_free,
+    kill_broker,
+    start_broker,
+    stop_broker,
+)
+from coordlog.log.processes import is_alive, send_signal
+
+__all__ = ["Cluster", "running_cluster"]
+
+_HOST = "127.0.0.1"
+_STOP_S = 5.0
+"""The last of them has nobody to hand over to, and waits."""
+
+
+class Cluster:
+    """Brokers 1, 2, 3 …, each a controller too. Not for several threads at once.
+
+    `advertised` is the port at which clients are to reach the only one, where it is not its own.
+    """
+
+    def __init__(self, root: Path, count: int, *, advertised: int | None = None) -> None:
+        self._root, self._advertised = root, advertised
+        ports = _free_ports(2 * count)
+        self._ports = dict(zip(range(1, count + 1), ports[:count], strict=True))
+        self._controllers = dict(zip(range(1, count + 1), ports[count:], strict=True))
+        self._cluster_id = new_cluster_id()
+        self._running: dict[int, StartedBroker] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of all brokers."""
+        return sorted(self._ports)
+
+    @property
+    def running(self) -> list[int]:
+        """Of those that run."""
+        return sorted(self._running)
+
+    def port(self, number: int) -> int:
+        """Where a broker listens."""
+        return self._ports[number]
+
+    def is_alive(self, number: int) -> bool:
+        """Whether its process is there."""
+        return number in self._running and is_alive(self._running[number].state.java)
+
+    def signal(self, number: int, signal_number: int) -> None:
+        """Send a broker's process a signal."""
+        send_signal(self._running[number].state.java, signal_number)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All of them."""
+        if self._advertised is not None:
+            return f"{_HOST}:{self._advertised}"
+        return ",".join(f"{_HOST}:{self._ports[number]}" for number in self.numbers)
+
+    def start(self, numbers: Iterable[int]) -> None:
+        """Start these, together: none answers before a majority is there."""
+        wanted = [one for one in numbers if one not in self._running]
+        with ThreadPoolExecutor(max(1, len(wanted))) as pool:
+            for number, started in zip(wanted, pool.map(self._start, wanted), strict=True):
+                self._running[number] = started
+
+    def kill(self, number: int) -> None:
+        """By SIGKILL."""
+        one = self._running.pop(number)
+        kill_broker(one.state)
+        assert one.guard is not None
+        end_guard(one.guard)
+
+    def stop(self) -> None:
+        """All of them."""
+        for number in self.running:
+            one = self._running.pop(number)
+            stop_broker(one.state, limit_s=_STOP_S)
+            assert one.guard is not None
+            end_guard(one.guard)
+
+    def _start(self, number: int) -> StartedBroker:
+        port, controller = self._ports[number], self._controllers[number]
+        seen = self._advertised or port
+        voters = ",".join(f"{n}@{_HOST}:{self._controllers[n]}" for n in self.numbers)
+        return start_broker(
+            self._root / str(number),
+            StartOptions(
+                port=port,
+                port_is_fixed=True,
+                settings={
+                    "node.id": str(number),
+                    "controller.quorum.voters": voters,
+                    "listeners": f"PLAINTEXT://{_HOST}:{port},CONTROLLER://{_HOST}:{controller}",
+                    "advertised.listeners": f"PLAINTEXT://{_HOST}:{seen}",
+                },
+                follow=True,
+                cluster_id=self._cluster_id,
+            ),
+        )
+
+
+@contextlib.contextmanager
+def running_cluster(
+    root: Path, count: int, *, advertised: int | None = None
+) -> Generator[Cluster, None, None]:
+    """So many brokers for the block."""
+    cluster = Cluster(root, count, advertised=advertised)
+    try:
+        cluster.start(cluster.numbers)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    candidates = random.sample(broker_limits.PORTS, len(broker_limits.PORTS))
+    found: list[int] = []
+    for port in candidates:
+        if is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"no {count} free ports")

@@ -1,0 +1,131 @@
+"""The job that the rounds run: small files in, Parquet out, each row once; its batches take a while."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chaos.steps import Steps
+from coordlog.chain import Chain
+from coordlog.schemas.payload import Payload
+from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.store import At, nowhere
+from coordlog.spark_integration.transform import transform_spec
+
+__all__ = ["ROWS_PER_FILE", "Folders", "SteppedSink", "chain_of", "doubled"]
+
+ROWS_PER_FILE = 40
+BATCH_ROWS = 10
+
+
+class Folders:
+    """What lies on disk for one round."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.source, self.out, self.home = root / "in", root / "out", root / "home"
+        self.fail_once = root / "fail-once"
+        """While it is there, the next batch of any attempt raises, and takes it away."""
+
+    def add_files(self, numbers: range) -> None:
+        """Some more files, each with rows of its own."""
+        self.source.mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            first = number * ROWS_PER_FILE
+            rows = "".join(f"{n},x{n}\n" for n in range(first, first + ROWS_PER_FILE))
+            (self.source / f"{number:04}.csv").write_text("a,b\n" + rows, "ascii")
+
+    def published(self) -> dict[str, tuple[int, int, int]]:
+        """All that a reader sees: by name the file's number, its size, and when it was changed."""
+        if not self.out.is_dir():
+            return {}
+        found = [one for one in self.out.iterdir() if not one.name.startswith(".")]
+        stats = {one.name: one.stat() for one in found}
+        return {name: (one.st_ino, one.st_size, one.st_mtime_ns) for name, one in stats.items()}
+
+    def rows(self) -> list[int]:
+        """The rows that a reader sees, sorted; each as often as it is there."""
+        rows: list[int] = []
+        for name in self.published():
+            rows += pq.ParquetFile(self.out / name).read().column("a").to_pylist()
+        return sorted(rows)
+
+    def staged(self, driver_id: str) -> list[str]:
+        """What attempts of a driver have staged."""
+        folder = self.out / ".coordlog" / "staging" / driver_id
+        return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+
+
+class SteppedSink(ParquetSink):
+    """The sink, with a step before each of its effects."""
+
+    def __init__(self, path: Path, steps: Steps) -> None:
+        super().__init__(path)
+        self._steps = steps
+
+    def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
+        """As the sink's, with a step at each place where a crash would leave something."""
+        assert isinstance(intent, PublishFiles)
+        self._steps.did(publishes=[one.final for one in intent.files])
+        self._steps.at("before publishing")
+        # `before link x` is told as `before link`.
+        return super().settle(intent, at=lambda place: self._steps.at(" ".join(place.split()[:2])))
+
+    def sweep(
+        self,
+        *,
+        keep: AbstractSet[str] = frozenset(),
+        is_in_force: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """As the sink's, with a step before it lists and one before it deletes."""
+
+        def asked() -> bool:
+            self._steps.at("after the listing")
+            return is_in_force()
+
+        self._steps.at("before sweeping")
+        super().sweep(keep=keep, is_in_force=asked)
+
+    def clean(
+        self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
+    ) -> None:
+        """As the sink's."""
+        self._steps.at("before deleting")
+        super().clean(
+            driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
+        )
+
+
+def chain_of(folders: Folders, sink: ParquetSink, *, batch_s: float) -> Chain:
+    """The job's chain; a batch takes `batch_s`."""
+    return Chain(
+        source=FileSource(folders.source, batch_rows=BATCH_ROWS).spec(),
+        operators=[transform_spec(_transform(folders.fail_once, batch_s)), sink.spec()],
+    )
+
+
+def _transform(fail_once: Path, batch_s: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(batch_s)  # the work itself
+        if fail_once.exists():
+            try:
+                fail_once.unlink()
+            except FileNotFoundError:
+                return batch  # another attempt was faster
+            raise RuntimeError("this batch was to fail once")
+        return batch
+
+    return slow
+
+
+def doubled(rows: Sequence[int]) -> list[int]:
+    """What stands more than once among sorted rows."""
+    return sorted({one for one, other in itertools.pairwise(rows) if one == other})

@@ -1,0 +1,71 @@
+"""The named steps of a driver: where it stops itself, and what it notes down for who checks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TypedDict
+
+__all__ = ["Note", "Steps", "read_notes"]
+
+
+class Note(TypedDict, total=False):
+    """One thing that a driver has done; exactly one of these."""
+
+    took_over: str
+    """Its `driver_id`, once its epoch is in force."""
+    released: list[int]
+    """The sequences of a turn, before any of its effects."""
+    publishes: list[str]
+    """Final names, before the first of them is given."""
+    delivers: int
+    """An event's id, before it leaves."""
+
+
+class Steps:
+    """Told each step by the wrapped ports of one driver; stops the process at one of them. Any thread."""
+
+    def __init__(self, notes: Path, pause_at: tuple[str, int] | None) -> None:
+        self._pause_at = pause_at
+        self._lock = threading.Lock()
+        self._count = 0
+        self._file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def at(self, step: str) -> None:
+        """Stop here, by SIGSTOP, if this is the one: until somebody sends SIGCONT."""
+        if self._pause_at is None or self._pause_at[0] != step:
+            return
+        with self._lock:
+            self._count += 1
+            is_it = self._count == self._pause_at[1]
+        if is_it:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def did(
+        self,
+        *,
+        took_over: str | None = None,
+        released: list[int] | None = None,
+        publishes: list[str] | None = None,
+        delivers: int | None = None,
+    ) -> None:
+        """Note one thing: with one `write`, so that it stands whatever becomes of this process."""
+        given = {
+            "took_over": took_over,
+            "released": released,
+            "publishes": publishes,
+            "delivers": delivers,
+        }
+        note = {name: value for name, value in given.items() if value is not None}
+        os.write(self._file, (json.dumps(note) + "\n").encode())
+
+
+def read_notes(path: Path) -> list[Note]:
+    """All that a driver has noted, in order."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]  # what stands behind the last end of a line is cut
+    return [json.loads(line) for line in lines]

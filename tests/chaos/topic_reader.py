@@ -1,0 +1,181 @@
+"""Reads a job's topic without the code under test: a plain consumer, the header's layout and what counts written anew.
+
+Nothing of the package is used but the record's schema, which is a file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import fastavro
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+
+from chaos.steps import Note
+
+__all__ = ["History", "Line", "read_history"]
+
+_HEADER = struct.Struct(
+    ">BBQiqiq"
+)  # version, flags, schema, epoch, sequence, left in turn, snapshot
+_SCHEMA = Path(__file__).parents[2] / "schemas" / "avro" / "record-v1.avsc"
+_STALL_S = 30.0
+_OPTIONS: dict[str, Any] = {
+    "group_id": None,
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",
+    "allow_auto_create_topics": False,
+    "reconnect_backoff_max_ms": 500,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One record as it stands in the topic."""
+
+    offset: int
+    starts_epoch: bool
+    epoch: int
+    sequence: int
+    left: int
+    value: dict[str, Any]
+
+    @property
+    def driver_id(self) -> str:
+        """Who wrote it."""
+        return str(self.value["driver_id"])
+
+
+@dataclass(kw_only=True)
+class History:
+    """A topic, and what of it counts."""
+
+    lines: list[Line]
+    counted: list[Line] = field(default_factory=list)
+    """At its sequence's place."""
+    reigns: list[Line] = field(default_factory=list)
+    """At its epoch's place, the record that began it."""
+
+    def fold(self) -> None:
+        """What counts, by the three rules, in as few words as they take."""
+        turn: list[Line] = []
+        for line in self.lines:
+            if line.starts_epoch:
+                if line.epoch == len(self.reigns):
+                    self.reigns.append(line)
+                    turn = []
+                continue
+            is_next = line.sequence == len(self.counted) + len(turn)
+            if is_next and line.epoch == len(self.reigns) - 1:
+                turn.append(line)
+                if line.left == 0:
+                    self.counted += turn
+                    turn = []
+
+    @property
+    def void_count(self) -> int:
+        """Records that do not count."""
+        return len(self.lines) - len(self.counted) - len(self.reigns)
+
+    def of_kind(self, kind: str) -> list[Line]:
+        """Those of a kind that count."""
+        return [one for one in self.counted if one.value["kind"] == kind]
+
+    def epoch_of(self, driver_id: str | None) -> int | None:
+        """Of a driver; None where it never had one."""
+        return next((one.epoch for one in self.reigns if one.driver_id == driver_id), None)
+
+    def faults(self) -> list[str]:
+        """What no history may have: another's records in a reign, an order that is not the sender's."""
+        found: list[str] = []
+        last_up: dict[tuple[int, int], int] = {}
+        last = self.reigns[0].value["timestamp"] if self.reigns else None
+        for line in self.counted:
+            value, where = line.value, f"offset {line.offset}"
+            if line.driver_id != self.reigns[line.epoch].driver_id:
+                found.append(f"{where}: counts in epoch {line.epoch}, and is not its driver's")
+            if value["epoch"] != line.epoch or value["sequence"] != line.sequence:
+                found.append(f"{where}: its header and its value differ")
+            if value["timestamp"] < last:
+                found.append(f"{where}: time goes back")
+            last = value["timestamp"]
+            if value["kind"] == "EVENT_TO_COORDINATOR":
+                attempt, number = (value["subtask"], value["attempt_number"]), value["event_id"]
+                if number is not None and number <= last_up.get(attempt, -1):
+                    found.append(f"{where}: event {number} of {attempt} is not behind the last")
+                last_up[attempt] = -1 if number is None else number
+        return found
+
+    def faults_of(self, name: str, driver_id: str | None, notes: Sequence[Note]) -> list[str]:
+        """What a driver has done without its record, or has released and does not count."""
+        epoch = self.epoch_of(driver_id)
+        released = [n for one in notes for n in one.get("released", [])]
+        found = [
+            f"LOST: driver {name} has released sequence {n}, which is not its own in the topic"
+            for n in released
+            if n >= len(self.counted) or self.counted[n].epoch != epoch
+        ]
+        if released != sorted(set(released)):
+            found.append(f"DOUBLED: driver {name} has released a sequence twice, or not in order")
+        sent = {one.value["event_id"] for one in self.of_kind("EVENT_TO_SUBTASK")}
+        intents = b"".join(one.value["payload"] for one in self.of_kind("COMMIT_INTENT"))
+        for note in notes:
+            if "delivers" in note and note["delivers"] not in sent:
+                found.append(f"driver {name} delivers event {note['delivers']} without its record")
+            found += [
+                f"driver {name} publishes {file} without its intent"
+                for file in note.get("publishes", [])
+                if file.encode() not in intents
+            ]
+        return found
+
+
+def read_history(bootstrap_servers: str, topic: str) -> History:
+    """The topic from its first record to its last.
+
+    Raises:
+        TimeoutError: It does not come.
+    """
+    partition = TopicPartition(topic, 0)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers.split(","), **_OPTIONS)
+    schema = fastavro.parse_schema(json.loads(_SCHEMA.read_text("utf-8")))
+    lines: list[Line] = []
+    try:
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        begin = consumer.beginning_offsets([partition])[partition]
+        assert begin == 0, f"the topic begins at {begin}"
+        consumer.seek(partition, 0)
+        deadline = time.monotonic() + _STALL_S
+        while len(lines) < end:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: {len(lines)} of {end} records within {_STALL_S:g} s")
+            for one in consumer.poll(timeout_ms=200).get(partition, ()):
+                assert one.offset == len(lines), f"offset {one.offset} after {len(lines)} records"
+                lines.append(_line(one, schema))
+    finally:
+        consumer.close()
+    history = History(lines=lines)
+    history.fold()
+    return history
+
+
+def _line(one: Any, schema: Any) -> Line:  # noqa: ANN401, the libraries have no types
+    (header,) = [value for name, value in one.headers if name == "coordlog"]
+    _, flags, _, epoch, sequence, left, _ = _HEADER.unpack(header)
+    value = cast("dict[str, Any]", fastavro.schemaless_reader(io.BytesIO(one.value), schema, None))
+    return Line(
+        offset=one.offset,
+        starts_epoch=bool(flags & 1),
+        epoch=epoch,
+        sequence=sequence,
+        left=left,
+        value=value,
+    )

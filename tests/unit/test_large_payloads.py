@@ -1,0 +1,480 @@
+"""Payloads that are too large for the log, through a whole driver by hand: stored first, then addressed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from coordlog import snapshots
+from coordlog.errors import (
+    PayloadLostError,
+    PayloadStoreError,
+    PayloadStoreUnreachableError,
+    RecordError,
+    RestoreError,
+    TooLargeError,
+)
+from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.log.payload_store import PayloadStore
+from coordlog.messages import DeliverEvent, Fenced, SendEvent
+from coordlog.payloads import DriverPayloads, HeldPayload, PayloadOptions
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.snapshots import SNAPSHOT_TYPE
+from coordlog.projections.state import Phase
+from coordlog.projections.state_codec import DerivedCodec
+from coordlog.restore import projection_of, rebuild
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import counted_turns
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import PayloadAddress, address_in, owner_of
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of, inside, prefix_of
+
+MEGABYTES = b"state " * 500_000
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> PayloadOptions:
+    return PayloadOptions(store=PayloadStore(str(tmp_path / "payloads"), "job"))
+
+
+def store_of(options: PayloadOptions) -> PayloadStore:
+    assert options.store is not None
+    return options.store
+
+
+def started(
+    provider: NotingProvider, payloads: PayloadOptions, **more: object
+) -> tuple[HandDrivenJob, FakeAttempt]:
+    job = HandDrivenJob(chain_of(provider), payloads=payloads, **more)  # type: ignore[arg-type]
+    (attempt,) = job.register_all()
+    return job, attempt
+
+
+def records(job: HandDrivenJob, kind: Kind) -> list[Record]:
+    return job.history(kind)
+
+
+def addresses(job: HandDrivenJob, kind: Kind) -> list[PayloadAddress | None]:
+    return [address_in(one.payload) for one in records(job, kind)]
+
+
+def test_a_large_event_down_is_stored_addressed_and_opened_by_its_attempt(
+    options: PayloadOptions,
+) -> None:
+    provider, text = NotingProvider(), "x" * 3_000_000
+    job, attempt = started(provider, options)
+
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text=text)))
+
+    (address,) = addresses(job, Kind.EVENT_TO_SUBTASK)
+    assert address is not None
+    assert address.owner == "0-driver-0"
+    (delivered,) = attempt.got(DeliverEvent)
+    assert delivered.payload == address.encode(), "by address: a connection takes no such message"
+    types = job.chain.payload_types.opened_by(attempt.payloads.open)
+    assert types.decode(delivered.payload_type, delivered.payload) == Down(n=1, text=text)
+
+
+def test_what_is_addressed_is_stored_before_its_record_is_appended(options: PayloadOptions) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider, options)
+    job.is_held = True
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
+    assert store_of(options).listed() == (), "the log has not been asked yet"
+
+    job.runtime.take_group()
+    (held,) = job.runtime.group_payloads()
+    job.payloads.keep([held])
+
+    assert store_of(options).get(held.address) == held.data
+    assert job.history()[-1].kind is not Kind.EVENT_TO_SUBTASK
+
+
+def test_a_large_event_up_is_handled_and_its_record_holds_the_address(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider()
+    handled = list[object]()
+    provider.on["event"] = lambda _c, _s, _a, said: handled.append(said)
+    job, attempt = started(provider, options)
+
+    attempt.send("source", Down(n=7, text="y" * 2_000_000))
+
+    assert handled == [7]
+    (address,) = addresses(job, Kind.EVENT_TO_COORDINATOR)
+    assert address is not None
+    assert len(store_of(options).get(address)) > 2_000_000
+
+
+@pytest.mark.clause("D2")
+@pytest.mark.parametrize("harm", ["missing", "cut off", "damaged"])
+def test_an_event_up_whose_payload_is_not_there_fails_the_attempt_that_sent_it_alone(
+    options: PayloadOptions, harm: str
+) -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), payloads=options, parallelism=2)
+    one, other = job.register_all()
+    event = Down(n=7, text="y" * 400_000)
+    sealed = one.payloads.seal("it", "test.down@1", _encoded(event))
+    spoil(store_of(options), sealed, harm)
+
+    job.run(
+        lambda: job.runtime.arrived(
+            one.connection_id,
+            SendEvent(
+                operator_id="source",
+                event_id=0,
+                last_barrier=-1,
+                payload_type="test.down@1",
+                payload=sealed,
+            ),
+        )
+    )
+
+    (told,) = one.got(Fenced)
+    assert "it sent a damaged event of type test.down@1: the stored payload 0-driver-0/" in (
+        told.reason
+    )
+    assert not other.got(Fenced)
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert not records(job, Kind.EVENT_TO_COORDINATOR)
+    assert not provider.said("event")
+
+
+def _encoded(event: Payload) -> bytes:
+    return type(event).coordlog_type.encode(event)
+
+
+def spoil(store: PayloadStore, sealed: bytes, harm: str) -> None:
+    address = address_in(sealed)
+    assert address is not None
+    path = Path(store.where) / address.path
+    data = path.read_bytes()
+    match harm:
+        case "missing":
+            path.unlink()
+        case "cut off":
+            path.write_bytes(data[:-1])
+        case _:
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.clause("F2")
+def test_large_states_of_a_checkpoint_are_addressed_and_a_restore_gives_them_back(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    provider.on["cut"] = lambda c, n: c.results[n].complete(MEGABYTES + b"%d" % n)
+    job, attempt = started(provider, options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": MEGABYTES})
+    job.crash()
+
+    assert len(store_of(options).listed()) == 2
+    assert sum(len(one.value or b"") for one in job.log.records) < 20_000
+    cut = job.runtime.state.completed[1].cuts["source"].state
+    assert address_in(cut) is not None, "the state of the job holds addresses, no megabytes"
+
+    restored = NotingProvider()
+    job, attempt = started(restored, options, log=job.log)
+    assert restored.said("restore") == [("restore", 1, MEGABYTES + b"1")]
+    (state,) = attempt.accepted.states
+    assert state.state is not None
+    assert attempt.payloads.open(state.state) == MEGABYTES
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("whose", ["cut", "subtask"])
+@pytest.mark.parametrize("harm", ["missing", "cut off", "damaged"])
+def test_a_restore_that_needs_a_payload_which_is_not_there_is_refused_before_anything_is_appended(
+    options: PayloadOptions, whose: str, harm: str
+) -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    provider.on["cut"] = lambda c, n: c.results[n].complete(MEGABYTES + b"%d" % n)
+    job, attempt = started(provider, options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": MEGABYTES})
+    job.crash()
+    checkpoint = job.runtime.state.completed[1]
+    state = checkpoint.cuts["source"].state if whose == "cut" else checkpoint.states[0][0].state
+    assert state is not None
+    spoil(store_of(options), state, harm)
+    end = job.log.high_watermark()
+
+    if (whose, harm) == ("subtask", "damaged"):
+        # Its length alone is looked at: the attempt that opens it refuses by name.
+        _, again = started(NotingProvider(), options, log=job.log)
+        with pytest.raises(PayloadLostError, match="it is damaged: 3000000 bytes with SHA-256"):
+            again.payloads.open(state)
+        return
+    with pytest.raises(RestoreError) as refused:
+        HandDrivenJob(chain_of(NotingProvider()), payloads=options, log=job.log)
+
+    said, address = str(refused.value), address_in(state)
+    assert address is not None
+    what = {"cut": "coordinator 'source'", "subtask": "operator 'source' of subtask 0"}[whose]
+    assert f"job job cannot be restored: the state of {what} in checkpoint 1 (sequence " in said
+    assert f"is the stored payload {address.path} of {address.length} bytes in the log" in said
+    assert f"in {store_of(options).where}: it is " in said
+    assert job.log.high_watermark() == end
+
+
+@pytest.mark.clause("E9")
+def test_a_job_that_has_lost_its_store_is_refused_and_told_the_option(
+    options: PayloadOptions,
+) -> None:
+    job, attempt = started(NotingProvider(), options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": MEGABYTES})
+    job.crash()
+
+    with pytest.raises(RestoreError, match="has no payload store here; name it with --payload-st"):
+        HandDrivenJob(chain_of(NotingProvider()), log=job.log)
+
+
+@pytest.mark.clause("K6")
+def test_without_a_store_the_error_names_the_option() -> None:
+    provider, caught = NotingProvider(), list[str]()
+    job, attempt = started(provider, PayloadOptions())
+
+    def act(coordinator: Noting) -> None:
+        with pytest.raises(TooLargeError) as refused:
+            coordinator.gateways[0].send_event(Down(n=1, text="x" * PAYLOAD_BYTES_MAX))
+        caught.append(str(refused.value))
+
+    inside(attempt, provider, act)
+
+    assert "the limit is 262144: name a folder for large payloads with payload_store" in caught[0]
+    assert "--payload-store" in caught[0]
+    assert not records(job, Kind.EVENT_TO_SUBTASK)
+
+
+def test_the_limit_is_the_user_s_and_what_the_history_s_readers_look_into_stays_in_the_log(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider, replace(options, limit_bytes=1_000))
+
+    def act(coordinator: Noting) -> None:
+        coordinator.context.record(Noted(text="z" * 990))
+        coordinator.context.record(Noted(text="z" * 1_000))
+
+    inside(attempt, provider, act)
+    job.trigger()
+    names = [("source", b"n" * 100)] * 50
+    attempt.ack_checkpoint(1, states={"source": b"s" * 900}, committables=names)
+
+    small, large = (one for one in addresses(job, Kind.FACT))
+    assert small is None
+    assert large is not None
+    (acked,) = job.history(Kind.CHECKPOINT_ACKED)
+    assert len(acked.payload or b"") > 5_000
+    assert address_in(acked.payload) is None
+
+
+def folded(state: tuple[int, ...], _record: Record, value: Payload | None) -> tuple[int, ...]:
+    return (*state, len(value.text)) if isinstance(value, Noted) else state
+
+
+LENGTHS: OperatorProjection[tuple[int, ...]] = OperatorProjection(
+    name="test.lengths",
+    version=1,
+    initial=(),
+    apply=folded,
+    codec=DerivedCodec(tuple[int, ...]),
+)
+
+
+@pytest.mark.clause("K3")
+def test_a_projection_is_given_the_content_live_and_at_a_restore_and_a_lost_one_is_refused(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider(projection=LENGTHS)
+    job, attempt = started(provider, options)
+    inside(attempt, provider, lambda c: c.context.record(Noted(text="z" * 600_000)))
+    assert job.runtime.state.projections["source"] == (600_000,)
+    job.crash()
+    before = prefix_of(job.log, job.log.high_watermark())
+
+    chain = chain_of(NotingProvider(projection=LENGTHS))
+    chain = chain.opening(DriverPayloads(fresh(options)).open)
+    made = rebuild(before, chain, projection_of(chain))
+    assert made.state == job.runtime.state
+
+    (record,) = records(job, Kind.FACT)
+    assert record.payload is not None
+    spoil(store_of(options), record.payload, "missing")
+    end = before.high_watermark()
+    with pytest.raises(RecordError) as refused:
+        HandDrivenJob(
+            chain_of(NotingProvider(projection=LENGTHS)), payloads=fresh(options), log=before
+        )
+    at = next(n for n, one in enumerate(before.records) if record.payload in (one.value or b""))
+    assert refused.value.offset == at
+    assert "PayloadLostError: the stored payload 0-driver-0/" in str(refused.value)
+    assert before.high_watermark() == end
+
+
+def fresh(options: PayloadOptions) -> PayloadOptions:
+    return replace(options, store=PayloadStore(store_of(options).url, "job"))
+
+
+# --- the ways to die --------------------------------------------------------------------------------------------------
+@pytest.mark.clause("K1")
+def test_what_was_stored_by_a_driver_that_died_before_its_append_is_garbage_and_nobody_s_state(
+    options: PayloadOptions,
+) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider, options)
+    job.is_held = True
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
+    job.runtime.take_group()
+    job.payloads.keep(job.runtime.group_payloads())
+    job.crash()
+
+    again, attempt = started(NotingProvider(), options, log=job.log)
+
+    assert len(store_of(options).listed()) == 1
+    assert not records(again, Kind.EVENT_TO_SUBTASK)
+    assert not attempt.got(DeliverEvent)
+
+
+@pytest.mark.clause("K2")
+def test_a_fenced_driver_never_writes_under_the_name_of_another(options: PayloadOptions) -> None:
+    provider = NotingProvider()
+    first, attempt = started(provider, options)
+    first.is_held = True
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
+    first.runtime.take_group()
+    late = first.runtime.group_payloads()
+
+    other = NotingProvider()
+    second, attempt = started(other, options, log=first.log)
+    inside(attempt, other, lambda c: c.gateways[0].send_event(Down(n=1, text="x" * 300_000)))
+    first.payloads.keep(late)
+
+    (mine,) = addresses(second, Kind.EVENT_TO_SUBTASK)
+    assert mine is not None
+    assert (mine.owner, late[0].address.owner) == ("1-driver-1", "0-driver-0")
+    assert mine.sha256 == late[0].address.sha256
+    assert len(store_of(options).listed()) == 2
+
+
+class Broken:
+    """A store that refuses so often."""
+
+    def __init__(self, failures: int, *, is_final: bool = False) -> None:
+        self.failures, self.is_final, self.kept = failures, is_final, list[str]()
+
+    def put(self, address: PayloadAddress, _data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            kind = PayloadStoreError if self.is_final else PayloadStoreUnreachableError
+            raise kind("s3://b/job", "keeping", "no route", "x")
+        self.kept.append(address.sha256)
+
+
+def kept_by(store: Broken, **more: object) -> tuple[list[float], Callable[[], None]]:
+    payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
+    data = b"x"
+    held = HeldPayload(address=PayloadAddress.of(data, owner_of(0, "a")), data=data)
+    waits, seconds = list[float](), itertools.count(0, 10)
+    return waits, lambda: payloads.keep(
+        [held],
+        clock=lambda: next(seconds),
+        sleep=waits.append,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for() -> None:
+    store = Broken(3)
+    waits, keep = kept_by(store)
+
+    keep()
+
+    assert waits == [0.05, 0.1, 0.2]
+    assert len(store.kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "more", "waited"),
+    [
+        (Broken(100), {"timeout_s": 35.0}, 3),
+        (Broken(100, is_final=True), {}, 0),
+        (Broken(100), {"is_over": lambda: True}, 0),
+    ],
+    ids=["too long", "full", "the driver ends"],
+)
+def test_a_store_that_stays_away_ends_the_driver(
+    store: Broken, more: dict[str, object], waited: int
+) -> None:
+    waits, keep = kept_by(store, **more)
+
+    with pytest.raises(PayloadStoreError):
+        keep()
+
+    assert len(waits) == waited
+    assert not store.kept
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+@pytest.mark.clause("K3")
+@pytest.mark.parametrize("harm", ["", "missing", "damaged"])
+def test_a_state_larger_than_a_record_has_snapshots_and_a_lost_one_is_passed_over(
+    options: PayloadOptions,
+    harm: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state holds what was sent up since the last checkpoint: here 30 events of 100 kB that do not compress."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_BYTES_PER_RECORD", 1_000_000)
+    chance = Random(1)
+    job, attempt = started(NotingProvider(), options, options=RuntimeOptions(snapshot_every=10))
+    for n in range(30):
+        attempt.send("source", Down(n=n, text=chance.randbytes(50_000).hex()))
+    job.crash()
+    taken = [_state_in(one) for one in job.history(Kind.SNAPSHOT)]
+    kept = [one for one in map(address_in, taken) if one is not None]
+    assert [one.length > RECORD_BYTES_MAX for one in kept][-2:] == [True, True]
+    assert all(len(one.value or b"") < RECORD_BYTES_MAX for one in job.log.records)
+    if harm:
+        spoil(store_of(options), taken[-1], harm)
+
+    chain = chain_of(NotingProvider()).opening(DriverPayloads(fresh(options)).open)
+    made = rebuild(job.log, chain, projection_of(chain))
+    whole = rebuild(job.log, chain, projection_of(chain), is_whole=True)
+
+    assert made.started_at is not None
+    assert made.record_count < whole.record_count
+    assert ("passed over the snapshot" in caplog.text) is bool(harm)
+    assert made.state == whole.state == job.runtime.state
+
+
+def _state_in(record: Record) -> bytes:
+    snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
+    assert isinstance(snapshot, JobSnapshot)
+    return snapshot.state
+
+
+def test_no_record_is_ever_larger_than_the_log_takes(options: PayloadOptions) -> None:
+    provider = NotingProvider(is_cut_at_once=False)
+    provider.on["cut"] = lambda c, n: c.results[n].complete(MEGABYTES)
+    job, attempt = started(provider, options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": MEGABYTES})
+
+    turns = list(counted_turns(job.log.records))
+    for turn in turns:
+        for stored in turn.entries:
+            assert len(stored.value or b"") < RECORD_BYTES_MAX
+            decode_record(stored.offset, stored.value, stored.header_bytes)

@@ -1,0 +1,332 @@
+"""Which stored payloads may go, by the log; and the commands that look at them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.errors import PayloadLostError, RecordError
+from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
+from coordlog.payload_cleaning import FileUse, clean, payload_use
+from coordlog.payloads import PayloadOptions
+from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.record import Kind
+from coordlog.schemas.stored import PayloadAddress, address_in, owner_of
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from kernel_fakes import Down, NotingProvider, chain_of, inside, prefix_of
+from one_log import OneLog
+
+BIG = 300_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PayloadStore:
+    return PayloadStore(str(tmp_path / "payloads"), "job")
+
+
+@pytest.fixture
+def options(store: PayloadStore) -> PayloadOptions:
+    return PayloadOptions(store=store)
+
+
+def driver(
+    payloads: PayloadOptions, log: MemoryLog | None = None, **more: object
+) -> tuple[HandDrivenJob, FakeAttempt, NotingProvider]:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider), payloads=payloads, log=log, **more)  # type: ignore[arg-type]
+    (attempt,) = job.register_all()
+    return job, attempt, provider
+
+
+def send(attempt: FakeAttempt, provider: NotingProvider, letter: str) -> None:
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text=letter * BIG)))
+
+
+def worth(log: MemoryLog, store: PayloadStore) -> dict[str, list[str]]:
+    """By worth, the owners of the files."""
+    found: dict[str, list[str]] = {}
+    for one in payload_use(log, store).files:
+        found.setdefault(one.use.name, []).append(one.kept.owner)
+    return found
+
+
+def test_what_a_record_addresses_stays_and_what_a_dead_driver_could_not_append_goes(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.is_held = True
+    send(attempt, provider, "b")
+    job.runtime.take_group()
+    job.payloads.keep(job.runtime.group_payloads())
+    job.crash()
+    assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0"], "IN_FORCE": ["0-driver-0"]}
+    assert clean(store, payload_use(job.log, store)) == (), "it may be on its way to the log"
+
+    again, attempt, provider = driver(options, job.log)
+    send(attempt, provider, "c")
+    assert worth(again.log, store) == {
+        "ADDRESSED": ["0-driver-0", "1-driver-1"],
+        "LEFT_OVER": ["0-driver-0"],
+    }
+    assert len(clean(store, payload_use(again.log, store))) == 1
+
+    assert worth(again.log, store) == {"ADDRESSED": ["0-driver-0", "1-driver-1"]}
+    for record in again.history(Kind.EVENT_TO_SUBTASK):
+        address = address_in(record.payload)
+        assert address is not None
+        assert len(store.get(address)) > BIG
+
+
+@pytest.mark.clause("K2")
+def test_what_a_fenced_driver_appended_late_is_void_and_so_is_its_payload(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    first, attempt, provider = driver(options)
+    first.is_held = True
+    send(attempt, provider, "a")
+    late = first.runtime.take_group()
+    first.payloads.keep(first.runtime.group_payloads())
+
+    second, _, _ = driver(options, first.log)
+    first.log.writer().append(late, timeout_s=1)
+
+    assert worth(second.log, store) == {"LEFT_OVER": ["0-driver-0"]}
+    assert not second.history(Kind.EVENT_TO_SUBTASK)
+
+
+def test_a_turn_that_is_not_whole_may_yet_count(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    (record,) = job.history(Kind.EVENT_TO_SUBTASK)
+    job.crash()
+    address = PayloadAddress.of(b"x" * BIG, owner_of(0, "driver-0"))
+    store.put(address, b"x" * BIG)
+    begun = replace(
+        record,
+        sequence=job.runtime.state.next_sequence,
+        turn_remaining=1,
+        payload=address.encode(),
+    )
+    job.log.store(to_unstored(begun))
+    assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0", "0-driver-0"]}
+
+    again, _, _ = driver(options, job.log)
+    assert worth(again.log, store)["LEFT_OVER"] == ["0-driver-0"], "the next reign has cut it off"
+
+
+def test_once_the_job_has_ended_nothing_is_on_its_way(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, _ = driver(options)
+    address = PayloadAddress.of(b"x", owner_of(0, "driver-0"))
+    store.put(address, b"x")
+    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
+
+    attempt.complete()
+    job.trigger()
+    assert job.history()[-1].kind is Kind.JOB_FINISHED
+
+    assert worth(job.log, store) == {"LEFT_OVER": ["0-driver-0"]}
+
+
+def test_another_log_s_payloads_drafts_in_force_and_somebody_s_files_are_left_alone(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    other = PayloadAddress.of(b"x", owner_of(0, "another-driver"))
+    newer = PayloadAddress.of(b"x", owner_of(7, "not-begun"))
+    for one in (other, newer):
+        store.put(one, b"x")
+    mine = Path(store.where) / "0-driver-0"
+    (mine / ".0123-45.part").write_bytes(b"half")
+    (mine / "notes.txt").write_bytes(b"mine")
+
+    assert worth(job.log, store) == {
+        "ADDRESSED": ["0-driver-0"],
+        "IN_FORCE": ["0-driver-0"],
+        "FOREIGN": ["0-driver-0"],
+        "UNKNOWN": ["0-another-driver", "7-not-begun"],
+    }
+    again, _, _ = driver(options, job.log)
+    clean(store, payload_use(again.log, store))
+
+    assert worth(again.log, store) == {
+        "ADDRESSED": ["0-driver-0"],
+        "FOREIGN": ["0-driver-0"],
+        "UNKNOWN": ["0-another-driver", "7-not-begun"],
+    }
+
+
+def test_nothing_goes_by_a_log_that_knows_none_of_the_reigns(
+    store: PayloadStore, options: PayloadOptions, tmp_path: Path
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    log = MemoryLog("another cluster")
+    for number in range(3):
+        HandDrivenJob(chain_of(NotingProvider()), log=log, driver_id=f"other-{number}").crash()
+
+    assert worth(log, store) == {"UNKNOWN": ["0-driver-0"]}
+
+
+# --- a log whose beginning was pruned ---------------------------------------------------------------------------------
+def pruned(options: PayloadOptions) -> MemoryLog:
+    """A log that begins with a snapshot of epoch 1, which addresses a state of epoch 1, none of epoch 0."""
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    again, attempt, provider = driver(options, job.log, options=RuntimeOptions(snapshot_every=1))
+    again.trigger()
+    attempt.ack_checkpoint(1, states={"source": b"s" * BIG})
+    for n in range(30):
+        attempt.send("source", Down(n=n))
+    again.crash()
+    at = max(
+        one.offset
+        for one in again.log.records
+        if one.header
+        and not one.header.is_epoch_started
+        and decode_record(one.offset, one.value, one.header_bytes).kind is Kind.SNAPSHOT
+    )
+    again.log.remove_below(at)
+    return again.log
+
+
+def test_what_only_the_first_snapshot_of_a_pruned_log_addresses_stays(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log = pruned(options)
+
+    assert worth(log, store) == {"LEFT_OVER": ["0-driver-0"], "ADDRESSED": ["1-driver-1"]}
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["damaged", "its payload lost"])
+def test_nothing_goes_where_that_snapshot_cannot_be_read(
+    store: PayloadStore, options: PayloadOptions, *, is_stored: bool
+) -> None:
+    log = pruned(options if not is_stored else replace(options, limit_bytes=1_000))
+    first = log.records[0]
+    if is_stored:
+        for one in payload_use(log, store).of(FileUse.ADDRESSED):
+            if one.size_bytes < BIG:
+                store.remove([one])
+        with pytest.raises(PayloadLostError):
+            payload_use(log, store)
+        return
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    payload = record.payload or b""
+    broken = MemoryLog("broken")
+    for _ in range(first.offset):
+        broken.store(to_unstored(record))
+    broken.remove_below(first.offset)
+    broken.store(to_unstored(replace(record, payload=payload[:-9] + b"x" * 9)))
+    with pytest.raises(RecordError, match="what it addresses cannot be told"):
+        payload_use(broken, store)
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+def run(log: MemoryLog, command: str, *more: str) -> Result:
+    return CliRunner().invoke(main, (command, "job", *more), obj=lambda _servers: OneLog(log))
+
+
+@pytest.fixture
+def two_reigns(options: PayloadOptions) -> HandDrivenJob:
+    """A job with a payload that is addressed, and one that its first driver could not append any more."""
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.is_held = True
+    send(attempt, provider, "b")
+    job.runtime.take_group()
+    job.payloads.keep(job.runtime.group_payloads())
+    job.crash()
+    return driver(options, job.log)[0]
+
+
+def test_the_command_says_what_is_there_and_cleans_when_told_to(
+    two_reigns: HandDrivenJob, store: PayloadStore
+) -> None:
+    named = ("--payload-store", store.url)
+    shown = run(two_reigns.log, "payloads", *named)
+    assert shown.exit_code == Exit.DONE, shown.output
+    assert "1 file of 300,004 bytes addressed by records" in shown.stdout
+    assert (
+        "1 file of 300,004 bytes left over: `coordlog payloads job --clean` removes them"
+        in shown.stdout
+    )
+    assert len(store.listed()) == 2
+
+    made = json.loads(run(two_reigns.log, "payloads", "--clean", "--json", *named).stdout)
+    assert sorted(one["use"] for one in made["files"]) == ["addressed", "left_over"]
+    assert len(made["removed"]) == 1
+    assert len(store.listed()) == 1
+
+
+def test_the_command_asks_for_the_store_where_the_history_names_none(
+    two_reigns: HandDrivenJob,
+) -> None:
+    # Driven by hand the history does not name it; a `Job`'s does.
+    result = run(two_reigns.log, "payloads")
+
+    assert result.exit_code == Exit.USAGE
+    assert "--payload-store" in result.stderr
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_verify_reads_every_stored_payload_and_names_what_is_wrong_with_its_record(
+    two_reigns: HandDrivenJob, store: PayloadStore, harm: str
+) -> None:
+    named = ("--payload-store", store.url)
+    good = run(two_reigns.log, "verify", *named)
+    assert good.exit_code == Exit.DONE, good.output
+    assert "1 stored payloads of 300,004 bytes" in good.stdout
+
+    (record,) = two_reigns.history(Kind.EVENT_TO_SUBTASK)
+    address = address_in(record.payload)
+    assert address is not None
+    path = Path(store.where) / address.path
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"y" * address.length)
+    bad = run(two_reigns.log, "verify", *named)
+
+    at = next(
+        one.offset
+        for one in two_reigns.log.records
+        if address.encode() in (one.value or b"") and one.header
+    )
+    assert bad.exit_code == Exit.FAILED
+    assert f"offset {at}: the stored payload {address.path} of 300004 bytes" in bad.stdout
+    assert f"looked for in {store.where}" in bad.stdout
+    said = run(two_reigns.log, "payloads", *named)
+    assert (f"missing: {address.path}" in said.stdout) is (harm == "missing")
+    assert said.exit_code == (Exit.FAILED if harm == "missing" else Exit.DONE)
+
+
+def test_readers_of_a_history_need_no_store(two_reigns: HandDrivenJob, store: PayloadStore) -> None:
+    store.remove(store.listed())
+    whole = prefix_of(two_reigns.log, two_reigns.log.high_watermark())
+    for command in ("history", "state", "attempts", "splits", "checkpoints"):
+        result = run(whole, command)
+        assert result.exit_code == Exit.DONE, result.output
+    lines = run(whole, "history", "--kind", "EVENT_TO_SUBTASK").stdout
+    assert "(300004 bytes in the payload store)" in lines
+    (record,) = [
+        json.loads(one)
+        for one in run(whole, "history", "--kind", "EVENT_TO_SUBTASK", "--json").stdout.splitlines()
+    ]
+    assert record["payload_stored"].startswith("coordlog-payload:1:300004:0-driver-0/")
+    assert "payload_hex" not in record

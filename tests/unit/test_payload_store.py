@@ -1,0 +1,268 @@
+"""The payload store on this machine's files and on another file system: durable, checked, refused by name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from coordlog.errors import OptionError, PayloadLostError, PayloadStoreError
+from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
+from coordlog.log import payload_store
+from coordlog.log.payload_store import PayloadStore, is_draft, is_payload
+from coordlog.schemas.stored import PayloadAddress, owner_of
+
+DATA = os.urandom(100_000)
+MINE = PayloadAddress.of(DATA, owner_of(3, "9f0c2ab41d5e6f70"))
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PayloadStore]:
+    url = str(tmp_path / "payloads") if request.param == "file" else "memory://kept/here"
+    yield PayloadStore(url, "ingest")
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/kept"):
+        memory.rm("/kept", recursive=True)
+
+
+def spoil(store: PayloadStore, data: bytes | None) -> None:
+    """Put something else in the place of the payload, or nothing."""
+    if store.is_local:
+        path = Path(store.where) / MINE.path
+        path.unlink() if data is None else path.write_bytes(data)
+        return
+    memory = fsspec.filesystem("memory")
+    at = f"/kept/here/ingest/{MINE.path}"
+    memory.rm(at) if data is None else memory.pipe_file(at, data)
+
+
+def test_what_is_put_is_read_again_and_twice_is_once(store: PayloadStore) -> None:
+    assert store.listed() == ()
+
+    store.put(MINE, DATA)
+    store.put(MINE, DATA)
+
+    assert store.get(MINE) == DATA
+    (kept,) = store.listed()
+    assert (kept.path, kept.size_bytes, is_payload(kept)) == (MINE.path, 100_000, True)
+
+
+def test_it_travels_to_a_task(store: PayloadStore) -> None:
+    store.put(MINE, DATA)
+
+    there = pickle.loads(pickle.dumps(store))
+
+    assert there.get(MINE) == DATA
+
+
+def test_what_one_reign_keeps_is_no_other_s(store: PayloadStore) -> None:
+    theirs = PayloadAddress.of(DATA, owner_of(4, "other"))
+    store.put(MINE, DATA)
+    store.put(theirs, DATA)
+
+    store.remove([one for one in store.listed() if one.owner == MINE.owner])
+
+    assert store.get(theirs) == DATA
+    with pytest.raises(PayloadLostError):
+        store.get(MINE)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, "it is not there; name the right store with --payload-store, or put the file back"),
+        (DATA[:-1], "it is damaged: it has 99999 bytes; put the file back from a copy"),
+        (b"", "it is damaged: it has 0 bytes"),
+        (DATA[:-1] + bytes([DATA[-1] ^ 1]), "it is damaged: 100000 bytes with SHA-256 "),
+    ],
+)
+def test_one_that_is_missing_cut_off_or_damaged_is_refused_with_all_that_is_known(
+    store: PayloadStore, data: bytes | None, said: str
+) -> None:
+    store.put(MINE, DATA)
+    spoil(store, data)
+
+    with pytest.raises(PayloadLostError) as lost:
+        store.get(MINE)
+
+    assert str(lost.value).startswith(
+        f"the stored payload {MINE.path} of 100000 bytes, looked for in {store.where}: "
+    )
+    assert said in str(lost.value)
+
+
+def test_one_that_was_cut_off_is_mended_by_whoever_keeps_it_again(store: PayloadStore) -> None:
+    store.put(MINE, DATA)
+    spoil(store, DATA[:10])
+
+    store.put(MINE, DATA)
+
+    assert store.get(MINE) == DATA
+
+
+def test_a_length_that_no_payload_has_is_not_read(store: PayloadStore) -> None:
+    address = PayloadAddress(
+        owner=MINE.owner, sha256=MINE.sha256, length=STORED_PAYLOAD_BYTES_MAX + 1
+    )
+
+    with pytest.raises(PayloadLostError, match="no stored payload has more than"):
+        store.find(address)
+
+
+def test_removing_leaves_no_folder_and_twice_is_once(store: PayloadStore, tmp_path: Path) -> None:
+    store.put(MINE, DATA)
+    kept = store.listed()
+
+    assert store.remove(kept) == 1
+    assert store.remove(kept) == 1
+    assert store.listed() == ()
+    assert not (tmp_path / "payloads" / "ingest").exists()
+
+
+# --- files of this machine ----------------------------------------------------------------------------------------
+def test_a_payload_is_on_disk_before_its_name_and_the_name_before_put_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, done = PayloadStore(str(tmp_path), "ingest"), list[str]()
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        done.append(f"folder {name}" if is_folder else f"file of {os.fstat(descriptor).st_size}")
+        real_fsync(descriptor)
+
+    def replace(draft: Path, final: Path) -> Path:
+        done.append("rename")
+        return real_replace(draft, final)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    store.put(MINE, DATA)
+
+    assert done == [
+        f"folder {tmp_path.name}",
+        "folder ingest",
+        "file of 100000",
+        "rename",
+        f"folder {MINE.owner}",
+    ]
+    done.clear()
+    store.put(MINE, DATA)
+    assert done == [f"folder {MINE.owner}"], "another's rename may not be on disk yet"
+
+
+def test_folders_are_open_to_this_user_only(tmp_path: Path) -> None:
+    store = PayloadStore(str(tmp_path / "new"), "ingest")
+    store.put(MINE, DATA)
+
+    for folder in (
+        tmp_path / "new",
+        tmp_path / "new/ingest",
+        (tmp_path / "new/ingest" / MINE.owner),
+    ):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.ENOSPC, "free some space there"),
+        (errno.EDQUOT, "free some of the quota there"),
+        (errno.EROFS, "name a store on a file system that can be written"),
+    ],
+)
+def test_a_disk_that_is_full_is_said_at_once_and_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    store = PayloadStore(str(tmp_path), "ingest")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(payload_store, "_make_folders", lambda folder: folder.mkdir(parents=True))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PayloadStoreError) as refused:
+        store.put(MINE, DATA)
+
+    assert not refused.value.retriable
+    assert f"keeping {MINE.path}: [errno {number}] {os.strerror(number)}; {step}" in str(
+        refused.value
+    )
+    assert store.listed() == ()
+
+
+def test_what_a_crash_has_cut_off_is_listed_as_a_draft(tmp_path: Path) -> None:
+    store = PayloadStore(str(tmp_path), "ingest")
+    folder = tmp_path / "ingest" / MINE.owner
+    folder.mkdir(parents=True)
+    (folder / ".44f8354494a5ba03-0123456789abcdef.part").write_bytes(b"half")
+    (folder / "notes.txt").write_bytes(b"somebody's")
+
+    drafts = [(one.name, is_draft(one), is_payload(one)) for one in store.listed()]
+
+    assert drafts == [
+        (".44f8354494a5ba03-0123456789abcdef.part", True, False),
+        ("notes.txt", False, False),
+    ]
+
+
+def test_a_folder_in_the_place_of_a_payload_is_not_taken_for_one(tmp_path: Path) -> None:
+    store = PayloadStore(str(tmp_path), "ingest")
+    (tmp_path / "ingest" / MINE.path).mkdir(parents=True)
+
+    with pytest.raises(PayloadStoreError, match="it is no plain file"):
+        store.get(MINE)
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+def test_a_store_that_cannot_be_reached_is_said_and_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class UnreachableError(Exception):
+        """As an object store's client has its own."""
+
+    def refuse(*_given: object, **_named: Any) -> None:  # noqa: ANN401, fsspec's
+        raise UnreachableError("no route to host")
+
+    store = PayloadStore("memory://kept/here", "ingest")
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "info", refuse)
+    with pytest.raises(PayloadStoreError) as refused:
+        store.get(MINE)
+
+    assert refused.value.retriable
+    assert str(refused.value) == (
+        f"the payload store memory://kept/here/ingest: looking for {MINE.path}: UnreachableError: "
+        "no route to host; see that it works and can be reached, then run the same command again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://key:secret@bucket/prefix", "without credentials: they come from the environment"),
+        ("s3://bucket/prefix?secret=1", "without credentials"),
+        ("nosuch://bucket", "'nosuch' is none of them"),
+        ("", "a path, or a URL"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_and_no_credential_is_repeated(
+    url: str, said: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        PayloadStore(url, "ingest")
+
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}"])
+def test_a_local_store_has_one_name_however_it_is_given(tmp_path: Path, form: str) -> None:
+    assert PayloadStore(form.format(tmp_path), "ingest").url == str(tmp_path)

@@ -1,0 +1,114 @@
+"""What reads a topic to judge the rest finds what it is to find: a history by hand, and one fault at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaos.steps import Note
+from chaos.topic_reader import History, Line
+
+OLD, NEW = "driver-old", "driver-new"
+
+
+def line(
+    offset: int, epoch: int, sequence: int, left: int = 0, /, *, driver: str = OLD, **value: object
+) -> Line:
+    given: dict[str, Any] = {
+        "driver_id": driver,
+        "epoch": epoch,
+        "sequence": sequence,
+        "timestamp": offset,
+        "kind": "FACT",
+        "payload": b"",
+        "subtask": None,
+        "attempt_number": None,
+        "event_id": None,
+        **value,
+    }
+    return Line(
+        offset=offset,
+        starts_epoch=sequence == -1,
+        epoch=epoch,
+        sequence=sequence,
+        left=left,
+        value=given,
+    )
+
+
+def history(*lines: Line) -> History:
+    made = History(lines=list(lines))
+    made.fold()
+    return made
+
+
+def test_what_counts_is_dense_whole_and_of_the_epoch_in_force() -> None:
+    one = history(
+        line(0, 0, -1),
+        line(1, 0, 0),
+        line(2, 0, 1, 1),  # its turn is cut off
+        line(3, 1, -1, driver=NEW),
+        line(4, 1, -1, driver="driver-late"),
+        line(5, 0, 2),
+        line(6, 1, 2, driver=NEW),
+        line(7, 1, 1, 1, driver=NEW),
+        line(8, 1, 1, 1, driver=NEW),
+        line(9, 1, 2, driver=NEW),
+        line(10, 3, -1, driver="driver-late"),
+    )
+
+    assert [found.offset for found in one.counted] == [1, 7, 9]
+    assert [found.driver_id for found in one.reigns] == [OLD, NEW]
+    assert (one.void_count, one.epoch_of(NEW), one.epoch_of("driver-late")) == (6, 1, None)
+    assert one.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (line(2, 0, 1, driver=NEW), "is not its driver's"),
+        (line(2, 0, 1, timestamp=0), "time goes back"),
+        (line(2, 0, 1, sequence=7), "its header and its value differ"),
+    ],
+)
+def test_a_record_that_may_not_count_is_told(wrong: Line, fault: str) -> None:
+    (found,) = history(line(0, 0, -1), line(1, 0, 0), wrong).faults()
+
+    assert fault in found
+
+
+@pytest.mark.parametrize(("second", "is_well"), [(1, False), (0, False), (2, True)])
+def test_an_attempts_events_keep_their_order(*, second: int, is_well: bool) -> None:
+    sent = [
+        line(n + 1, 0, n, kind="EVENT_TO_COORDINATOR", subtask=0, attempt_number=0, event_id=event)
+        for n, event in enumerate((1, second))
+    ]
+
+    assert (history(line(0, 0, -1), *sent).faults() == []) is is_well
+
+
+@pytest.mark.parametrize(
+    ("notes", "fault"),
+    [
+        ([Note(released=[0]), Note(released=[1])], ""),
+        ([Note(delivers=5), Note(publishes=["part-1"])], ""),
+        ([Note(released=[2])], "LOST"),
+        ([Note(released=[3])], "LOST"),
+        ([Note(released=[0]), Note(released=[0])], "DOUBLED"),
+        ([Note(delivers=6)], "without its record"),
+        ([Note(publishes=["part-2"])], "without its intent"),
+    ],
+)
+def test_what_a_driver_has_done_stands_in_the_topic(notes: list[Note], fault: str) -> None:
+    one = history(
+        line(0, 0, -1),
+        line(1, 0, 0, kind="EVENT_TO_SUBTASK", event_id=5),
+        line(2, 0, 1, kind="COMMIT_INTENT", payload=b"..part-1.."),
+        line(3, 1, -1, driver=NEW),
+        line(4, 1, 2, driver=NEW),
+    )
+    found = one.faults_of("old", OLD, notes)
+
+    assert len(found) == (1 if fault else 0)
+    assert fault in "".join(found)
