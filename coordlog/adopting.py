@@ -12,7 +12,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.port import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.own_reign import begin_reign, read_records
 from coordlog.projections.snapshots import moved_snapshot
-from coordlog.projections.verification import Verified, verify
+from coordlog.projections.verification import OpenPayload, Verified, verify
 from coordlog.restore import Rebuild
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.header import decode_header, encode_header
@@ -38,16 +38,26 @@ class Adopted:
 
 
 def checked(
-    source: Log, job_id: str, *, on_progress: Callable[[int], None] | None = None
+    source: Log,
+    job_id: str,
+    *,
+    open_payload: OpenPayload,
+    on_progress: Callable[[int], None] | None = None,
 ) -> tuple[Rebuild, Verified]:
     """Read all of a history, check every hash, and fold it.
+
+    Args:
+        source: An exported file, or a mirrored topic.
+        job_id: Whose it must be.
+        open_payload: As `verify` asks for it: what stands outside the log is looked at too.
+        on_progress: Called with each offset.
 
     Raises:
         RestoreError: Something in it does not hold, it is another job's, or it is empty.
     """
     start, end = source.start_offset(), source.high_watermark()
     try:
-        found = verify(source.read(start, end), on_progress=on_progress)
+        found = verify(source.read(start, end), on_progress=on_progress, open_payload=open_payload)
     except RecordError as error:
         raise RestoreError(
             job_id, "the history's beginning", f"at offset {start}", "not to be used", str(error)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
 
-from coordlog.errors import CommandError, RecordError
+from coordlog.errors import CommandError, PayloadLostError, RecordError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
@@ -67,7 +67,7 @@ def read_records(log: Log) -> Rebuild:
         record = decode_record(first.offset, first.value, first.header_bytes)
         try:
             decoded = DecodedSnapshot(state=state_of(record), checkpoint_offset=None)
-        except SnapshotUnusableError as error:
+        except (SnapshotUnusableError, PayloadLostError) as error:
             raise RecordError(first.offset, record.kind.value, str(error)) from error
         found = FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded)
         made.begin_at(SnapshotSearch(found=found))

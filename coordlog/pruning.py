@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coordlog.errors import CommandError, OffsetGapError, RecordError
+from coordlog.errors import CommandError, OffsetGapError, PayloadLostError, RecordError
 from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.port import PrunableLog, StoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
@@ -103,6 +103,6 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
 def _why_not(stored: StoredRecord) -> str:
     try:
         state_of(decode_record(stored.offset, stored.value, stored.header_bytes))
-    except (RecordError, SnapshotUnusableError) as error:
+    except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
         return str(error)
     return ""

@@ -327,7 +327,8 @@ class Runtime:
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
             self._run_turn(RegisterType(payload_type=key), None)
-        payload, place = self._snapshots.take(self.state), self.state.next_sequence
+        place, is_asked = self.state.next_sequence, request_id is not None
+        payload = self._snapshots.take(self.state, is_asked=is_asked)
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
         if request_id is not None:

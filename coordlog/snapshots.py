@@ -156,8 +156,11 @@ class SnapshotTaker:
             and not state.is_over
         )
 
-    def take(self, state: JobState) -> bytes | None:
-        """The payload of a snapshot of `state`; None where there can be none, which is logged."""
+    def take(self, state: JobState, *, is_asked: bool = False) -> bytes | None:
+        """The payload of a snapshot of `state`; None where there can be none, which is logged.
+
+        One that is asked for stands in the log itself: a log may begin with it.
+        """
         if state.is_over:
             self.why_not = f"the job is {state.phase.value}"
             return None
@@ -173,7 +176,7 @@ class SnapshotTaker:
             self._every = None
             self.why_not = f"its state cannot be encoded: {type(error).__name__}: {error}"
             return None
-        is_kept = self._payloads.options.is_kept(None, len(made.state))
+        is_kept = not is_asked and self._payloads.options.is_kept(None, len(made.state))
         if is_kept:
             # Bounded by what an encoded state may have, far below what the store takes.
             made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))

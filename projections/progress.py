@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import split_ids
@@ -158,7 +158,7 @@ class ProgressFold:
         """A pruned log begins with this: what has been read and published before is not in it."""
         try:
             state = state_of(record)
-        except SnapshotUnusableError as error:
+        except (SnapshotUnusableError, PayloadLostError) as error:
             raise RecordError(-1, record.kind.value, str(error)) from error
         self._reader.begin(state.schemas)
         ends = {Phase.FINISHED: JobEnd.FINISHED, Phase.FAILED: JobEnd.FAILED}

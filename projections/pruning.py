@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.record import Kind, Record
 
 from .audit import AuditRecord, Stored, audit_records
@@ -94,7 +94,10 @@ def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
     begins_with = max(fitting, key=lambda one: one.offset, default=None)
     why_not = ""
     if not usable:
-        why_not = "it has no snapshot" if not fold.snapshots else "no snapshot of it can be used"
+        why_not = "it has no snapshot"
+        if fold.snapshots:
+            last = fold.snapshots[-1]
+            why_not = f"no snapshot can be used, the one at offset {last.offset} as {last.why_not}"
     elif not named:
         why_not = "its last driver could start from no snapshot that there is"
     elif begins_with is None:
@@ -177,7 +180,7 @@ class _Fold:
         why_not = None
         try:
             held = state_of(record)
-        except SnapshotUnusableError as error:
+        except (SnapshotUnusableError, PayloadLostError) as error:
             if not self._is_begun:
                 raise RecordError(one.offset, record.kind.value, str(error)) from error
             held, why_not = self.state, str(error)

@@ -17,6 +17,7 @@ from typing import Final
 
 from immutables import Map
 
+from coordlog.errors import PayloadLostError
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.payload import open_inline, payload_type_of
@@ -322,7 +323,7 @@ def moved_snapshot(record: Record, places: Mapping[int, int]) -> bytes | None:
     """
     try:
         body = _body_of(snapshot_in(record))
-    except SnapshotUnusableError:
+    except (SnapshotUnusableError, PayloadLostError):
         return None
     was = body.checkpoint_offset
     if was is None or places.get(was) == was:

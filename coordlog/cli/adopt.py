@@ -14,6 +14,7 @@ from coordlog.log.port import Log
 
 from .living import Reign, refuse_live_driver
 from .logs import NewLogs, with_logs
+from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["adopt", "import_"]
 
@@ -61,9 +62,16 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     is_flag=True,
     help="Where it cannot be known whether a driver lives: it does not.",
 )
+@payload_store_option
 @with_logs
 def adopt(
-    logs: NewLogs, *, job: str, file: Path | None, topic: str | None, is_take_over: bool
+    logs: NewLogs,
+    *,
+    job: str,
+    file: Path | None,
+    topic: str | None,
+    is_take_over: bool,
+    payload_store: str | None,
 ) -> None:
     """Let JOB go on at this broker, from an exported or a mirrored history: its own cluster is lost.
 
@@ -74,7 +82,12 @@ def adopt(
         raise click.UsageError("give either --from or --from-topic")
     source = _source(logs, job, file, topic)
     try:
-        made, found = checked(source, job, on_progress=_checked)
+        made, found = checked(
+            source,
+            job,
+            open_payload=StoreFinder(job, payload_store).open,
+            on_progress=_checked,
+        )
         state = made.state
         refuse_live_driver(job, Reign.of(state), is_take_over=is_take_over)
         target = logs.create(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordlog.errors import CommandError, DriverAliveError, RecordError
+from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
 from coordlog.log.port import Log
 from coordlog.projections.audit import audit_records
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
@@ -51,7 +51,7 @@ def reign_in(log: Log, job: str) -> Reign | None:
         for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
             if one.counts and one.record is not None:
                 found = _after(found, one.record)
-    except (RecordError, SnapshotUnusableError) as error:
+    except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
         raise CommandError(
             job,
             f"whether a driver of it lives cannot be told: {error}",

@@ -25,6 +25,7 @@ from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import PayloadAddress
 from coordlog.snapshots import find_snapshot
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
@@ -50,6 +51,10 @@ def worked(count: int = 40) -> HandDrivenJob:
             attempt.ack_checkpoint(checkpoint_id, states={"source": b"state"})
     job.crash()
     return job
+
+
+def _no_store(address: PayloadAddress, _said: str) -> bytes:
+    raise AssertionError(address)
 
 
 def snapshots(log: MemoryLog) -> list[int]:
@@ -139,9 +144,9 @@ def test_what_arrives_late_is_told_and_nothing_is_taken_for_the_copy() -> None:
 def test_a_damaged_history_another_jobs_and_an_empty_one_are_refused() -> None:
     source = worked().log
     with pytest.raises(RestoreError, match="job_id is job in the log and other here"):
-        checked(source, "other")
+        checked(source, "other", open_payload=_no_store)
     with pytest.raises(RestoreError, match="without a record that counts"):
-        checked(MemoryLog(), "job")
+        checked(MemoryLog(), "job", open_payload=_no_store)
     damaged = MemoryLog("damaged")
     for one in source.records:
         changed = one.offset == 9
@@ -154,10 +159,10 @@ def test_a_damaged_history_another_jobs_and_an_empty_one_are_refused() -> None:
             )
         )
     with pytest.raises(RestoreError, match=r"first at offset 9: its key is b'elsewhere'"):
-        checked(damaged, "job")
+        checked(damaged, "job", open_payload=_no_store)
     damaged.remove_below(10)
     with pytest.raises(RestoreError, match="the log begins here, and not with a SNAPSHOT"):
-        checked(damaged, "job")
+        checked(damaged, "job", open_payload=_no_store)
 
 
 class Place:

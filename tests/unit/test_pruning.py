@@ -14,19 +14,23 @@ from coordlog.cli.main import main
 from coordlog.errors import RecordError, RestoreError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import StoredRecord
 from coordlog.looking import state_at
 from coordlog.own_reign import read_records
+from coordlog.payload_cleaning import store_named_in
+from coordlog.payloads import PayloadOptions
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.pruning import plan_prune
-from coordlog.projections.snapshots import SNAPSHOT_TYPE
+from coordlog.projections.snapshots import SNAPSHOT_TYPE, redacted_snapshot, state_of
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE
 from coordlog.spark_integration.history import tell_void
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
@@ -289,6 +293,50 @@ def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
     with pytest.raises(Exception, match=r"no snapshot: the projections of .*source.* no codec"):
         asked.answer()
     assert job.history(Kind.SNAPSHOT) == []
+
+
+def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_the_store(
+    tmp_path: Path,
+) -> None:
+    url = str(tmp_path / "payloads")
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)),
+        options=RuntimeOptions(snapshot_every=7),
+        payloads=PayloadOptions(store=PayloadStore(url, "job"), limit_bytes=64),
+    )
+    attempt = job.register(0)
+    for n in range(12):
+        attempt.send("source", Up(n=n))
+    stored = plan_prune(job.log.records, keep_checkpoints=1)
+    assert stored.begins_with is None
+    assert "no snapshot can be used, the one at offset" in stored.why_not
+    assert "looked for in no payload store" in stored.why_not
+    asked = job.ask("", SnapshotWanted(why="test")).answer()
+    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    assert plan.begins_with.sequence == asked.sequence
+    state = job.runtime.state
+    job.crash()
+    job.log.delete_below(plan.begins_with.offset)
+
+    assert read_records(job.log).state.next_sequence == state.next_sequence
+
+
+def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
+    log = worked().log
+    plan = plan_prune(log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    log.delete_below(plan.begins_with.offset)
+    assert store_named_in(iter(log.records)) == ""
+    first = log.records[0]
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    state = state_of(record)
+    named = replace(state, launch=state.launch.set(STORE_ATTRIBUTE, "memory://there"))
+    other = MemoryLog("named")
+    other.store(to_unstored(record))
+    other.store(to_unstored(replace(record, payload=redacted_snapshot(record, named))))
+    other.delete_below(1)
+    assert store_named_in(iter(other.records)) == "memory://there"
 
 
 # the command
