@@ -23,7 +23,13 @@ from coordlog.payloads import PayloadOptions
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.pruning import plan_prune
-from coordlog.projections.snapshots import SNAPSHOT_TYPE, redacted_snapshot, state_of
+from coordlog.projections.snapshots import (
+    SNAPSHOT_TYPE,
+    SnapshotCodec,
+    redacted_snapshot,
+    snapshot_in,
+    state_of,
+)
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
@@ -177,6 +183,24 @@ def test_a_snapshot_that_is_damaged_is_none_that_a_log_may_begin_with() -> None:
     assert plan.begins_with.offset < first.offset
 
 
+def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
+    log, other = worked().log, MemoryLog("other")
+    first = plan_prune(log.records, keep_checkpoints=1).begins_with
+    assert first is not None
+    for one in log.records:
+        record = decode_record(one.offset, one.value, one.header_bytes)
+        assert one.header is not None
+        if one.offset == first.offset:
+            state = state_of(record)
+            changed = replace(state, next_event_id=state.next_event_id + 1)
+            record = replace(record, payload=redacted_snapshot(record, changed))
+        other.store(to_unstored(record, snapshot_offset=one.header.snapshot_offset))
+    plan = plan_prune(other.records, keep_checkpoints=1)
+
+    assert plan.begins_with is not None
+    assert plan.begins_with.offset < first.offset
+
+
 # the readers
 
 
@@ -283,6 +307,14 @@ def test_one_that_is_asked_while_a_checkpoint_waits_for_the_log_takes_it_behind(
     assert asked.answer().sequence < also.answer().sequence
     completed = max(n for n, one in enumerate(kinds) if one is Kind.CHECKPOINT_COMPLETED)
     assert [n > completed for n, one in enumerate(kinds) if one is Kind.SNAPSHOT] == [True, True]
+    # It holds the offset of that checkpoint, which is known only once that counts.
+    codec = SnapshotCodec(projection_of(job.chain))
+    for snapshot in job.history(Kind.SNAPSHOT):
+        at = codec.decode(snapshot_in(snapshot)).checkpoint_offset
+        assert at is not None
+        stored = job.log.records[at]
+        there = decode_record(at, stored.value, stored.header_bytes)
+        assert (there.kind, there.checkpoint_id) == (Kind.CHECKPOINT_COMPLETED, checkpoint_id)
 
 
 def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
