@@ -185,8 +185,12 @@ class SnapshotCodec:
         kept = {one: held for one, held in sorted_items(state.projections) if one in here}
         if len(kept) != len(here):
             raise SnapshotUnusableError("it does not hold the state of every projection")
+        opening = state.opening
+        if opening is not None:
+            opening = Map({one: held for one, held in sorted_items(opening) if one in here})
         return DecodedSnapshot(
-            state=evolve(state, projections=Map(kept)), checkpoint_offset=body.checkpoint_offset
+            state=evolve(state, projections=Map(kept), opening=opening),
+            checkpoint_offset=body.checkpoint_offset,
         )
 
     def _decoded(self, held: _ProjectionState) -> object:
@@ -287,8 +291,15 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
     completed = {
         n: replace(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.completed)
     }
+    opening = state.opening
+    if opening is not None:
+        opening = Map({one: given(one, held) for one, held in sorted_items(opening)})
     return evolve(
-        state, projections=Map(projections), pending=Map(pending), completed=Map(completed)
+        state,
+        projections=Map(projections),
+        pending=Map(pending),
+        completed=Map(completed),
+        opening=opening,
     )
 
 
@@ -300,7 +311,8 @@ def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inlin
         PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
     state = _body_of(snapshot_in(record, open_payload)).job_state
-    return evolve(_with_projections(state, _no_projection), projections=Map())
+    opening = None if state.opening is None else Map[str, object]()
+    return evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:

@@ -42,6 +42,8 @@ from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 from one_log import OneLog
+from split_fakes import ask, pull_of
+from split_fakes import chain_of as split_chain
 from sweep_runs import RUNS
 
 pytestmark = pytest.mark.clause("E9")
@@ -352,6 +354,28 @@ def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_th
     job.log.delete_below(plan.begins_with.offset)
 
     assert read_records(job.log).state.next_sequence == state.next_sequence
+
+
+def test_a_job_that_is_opened_again_has_snapshots_too() -> None:
+    job = HandDrivenJob(split_chain(pull_of("a")), is_batch=True)
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.finish_split("source", "a")
+    ask(attempt)
+    attempt.complete()
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log, is_batch=True, again=True, clock=job.clock)
+    assert job.runtime.state.opening
+    asked = job.ask("", SnapshotWanted(why="test")).answer()
+    state = job.runtime.state
+    job.crash()
+    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    assert plan.begins_with.sequence == asked.sequence
+    assert verify(job.log.records).faults == []
+    job.log.delete_below(plan.begins_with.offset)
+
+    assert rebuild(job.log, job.chain, projection_of(job.chain)).state == state
 
 
 def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
