@@ -11,17 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
 
-from coordlog.errors import CommandError
+from coordlog.errors import CommandError, PayloadLostError, RecordError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
+from coordlog.projections.audit import counting_at
 from coordlog.projections.job import JobProjection
+from coordlog.projections.snapshots import DecodedSnapshot, SnapshotUnusableError, state_of
 from coordlog.projections.state import JobState
 from coordlog.restore import Rebuild, check_identity
 from coordlog.runtime import to_unstored
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
+from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
+from coordlog.snapshots import FoundSnapshot, SnapshotSearch
 
 __all__ = ["append_fact", "begin_reign", "read_job", "read_records"]
 
@@ -48,9 +52,26 @@ def read_job(log: Log, job_id: str, check: Check) -> Rebuild:
 
 
 def read_records(log: Log) -> Rebuild:
-    """The same, whatever it says. Raises RecordError where a record that counts cannot be read."""
+    """The same, whatever it says, from the log's first record on; of a pruned log that is a `SNAPSHOT`.
+
+    Raises:
+        RecordError: A record that counts cannot be read; or the log's first records are gone, and it does not begin
+            with a `SNAPSHOT`, or with one that is damaged.
+        LogError: The log.
+    """
     made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
-    made.catch_up(log, log.high_watermark())
+    start, end = log.start_offset(), log.high_watermark()
+    if 0 < start < end:
+        first = next(iter(log.read(start, end)))
+        counting = counting_at(first)
+        record = decode_record(first.offset, first.value, first.header_bytes)
+        try:
+            decoded = DecodedSnapshot(state=state_of(record), checkpoint_offset=None)
+        except (SnapshotUnusableError, PayloadLostError) as error:
+            raise RecordError(first.offset, record.kind.value, str(error)) from error
+        found = FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded)
+        made.begin_at(SnapshotSearch(found=found))
+    made.catch_up(log, end)
     return made
 
 
@@ -169,7 +190,7 @@ def _epoch_started(
             timestamp_us=max(now_us, state.timestamp_us),
             job_id=job_id,
             attributes={
-                **dict(state.launch),
+                **_of_the_job(state.launch),
                 "endpoint": "",
                 "host": socket.gethostname(),
                 "pid": str(os.getpid()),
@@ -181,6 +202,11 @@ def _epoch_started(
         ),
         snapshot_offset=made.newest_snapshot.offset,
     )
+
+
+def _of_the_job(launch: Mapping[str, str]) -> dict[str, str]:
+    """What a reign has said of the job, without the move to another log that it may have recorded."""
+    return {name: launch[name] for name in sorted(launch) if not name.startswith("adopted_")}
 
 
 def _turn(

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
 from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.audit import counting_at
-from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in
+from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, state_of
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
@@ -113,7 +113,7 @@ def payload_use(
 
 def store_named_in(records: Iterator[StoredRecord]) -> str:
     """The store that the newest of these `EPOCH_STARTED` names; empty where none does."""
-    named = ""
+    named, is_first = "", True
     for stored in records:
         header = stored.header
         if header is not None and header.is_epoch_started:
@@ -122,7 +122,19 @@ def store_named_in(records: Iterator[StoredRecord]) -> str:
             except RecordError:
                 continue
             named = record.attributes.get(STORE_ATTRIBUTE, named)
+        elif header is not None and stored.offset > 0 and is_first:
+            named = _named_in(stored)
+        is_first = False
     return named
+
+
+def _named_in(first: StoredRecord) -> str:
+    """What the snapshot says with which a pruned log begins."""
+    try:
+        record = decode_record(first.offset, first.value, first.header_bytes)
+        return state_of(record).launch.get(STORE_ATTRIBUTE, "")
+    except (RecordError, SnapshotUnusableError, PayloadLostError):
+        return ""
 
 
 class _Reading:

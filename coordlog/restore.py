@@ -23,7 +23,13 @@ from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotSearch, find_snapshot
+from coordlog.snapshots import (
+    NO_SNAPSHOT,
+    NewestSnapshot,
+    SnapshotSearch,
+    find_snapshot,
+    first_snapshot,
+)
 
 __all__ = [
     "Rebuild",
@@ -238,19 +244,17 @@ def rebuild(
     operators = frozenset(link.operator_id for link in chain.links)
     made = Rebuild(projection, chain.payload_types, operators)
     start, end = log.start_offset(), log.high_watermark()
-    if not is_whole:
-        codec = SnapshotCodec(projection, operators)
-        if not codec.without_codec:
-            opened = chain.payload_types.open_payload
-            made.begin_at(find_snapshot(log, codec, start, end, opened))
+    search = SnapshotSearch()
+    codec = SnapshotCodec(projection, operators)
+    if not codec.without_codec:
+        opened = chain.payload_types.open_payload
+        if not is_whole:
+            search = find_snapshot(log, codec, start, end, opened)
+        elif 0 < start < end:  # a pruned log: this is its whole
+            search = first_snapshot(log, codec, start, opened)
+        made.begin_at(search)
     if start > made.end_offset:
-        raise RestoreError(
-            log.identity.name,
-            "the first record that is needed",
-            f"at offset 0, and the log starts at {start}",
-            "to be folded from there",
-            "retention has removed history: restore the topic from a copy, or use another job id",
-        )
+        raise _no_beginning(log, start, search)
     reached = time.monotonic()
     for stored in log.read(made.end_offset, end):
         made.feed(stored)
@@ -261,6 +265,28 @@ def rebuild(
             on_progress(stored.offset + 1, end)
     made.end_offset = end
     return made
+
+
+def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:
+    """The log's first records are gone, and nothing that is there stands for them."""
+    name = log.identity.name
+    advice = "put an older export on a new topic with `coordlog adopt`, or use another job id"
+    why_not = search.passed_over.get(start)
+    if why_not is None or start in search.others:
+        return RestoreError(
+            name,
+            "the first record that is needed",
+            f"at offset 0, and the log starts at {start}",
+            "to be folded from there",
+            f"retention has removed history: {advice}",
+        )
+    return RestoreError(
+        name,
+        f"the snapshot at offset {start}, with which the log begins,",
+        f"not to be used ({why_not})",
+        "needed, as nothing else stands for what was before",
+        advice,
+    )
 
 
 def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
@@ -280,7 +306,8 @@ def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
                 what,
                 there,
                 here,
-                "use the broker that the job was begun on; a copy of a topic is not the topic",
+                "use the broker that the job was begun on; where it is lost, `coordlog adopt "
+                f"{job_id} --from FILE` puts an exported history on another one",
             )
 
 

@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordlog.chain import Chain
 from coordlog.coordinator import OperatorCoordinator
@@ -59,14 +59,10 @@ from coordlog.kernel.policy import backoff_s
 from coordlog.kernel.settling import to_settle
 from coordlog.kernel.step import act, due, is_final_owed, is_ready_for_attempts, step
 from coordlog.limits import (
-    ACK_TIMEOUT_S,
-    CHECKPOINT_TIMEOUT_S,
     GROUP_BYTES_MAX,
     GROUP_RECORDS_MAX,
     REASON_CHARS_MAX,
     RECORD_BYTES_MAX,
-    REGISTRATION_TIMEOUT_S,
-    SNAPSHOT_EVERY_RECORDS,
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.port import UnstoredRecord
@@ -81,28 +77,13 @@ from .arrivals import input_of, lost_connection, registration_of
 from .losses import Losses
 from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
-from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker
+from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from .timers import Clock, Timers
-from .turns import Turn, to_unstored
+from .turns import RuntimeOptions, Turn, to_unstored
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Workers", "to_unstored"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeOptions:
-    """The runtime's own limits; the kernel's are in its config."""
-
-    checkpoint_interval_s: float | None = None
-    """None: no periodic checkpoints."""
-    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
-    ack_timeout_s: float = ACK_TIMEOUT_S
-    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
-    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
-    """Records that count from one snapshot to the next; None for no snapshots."""
-    append_stall_s: float = 1.0
-    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
 
 
 class Runtime:
@@ -321,6 +302,9 @@ class Runtime:
 
     def handle(self, given: Input, *, connection_id: int | None = None) -> None:
         """One turn for this input, and those that are due after it."""
+        if self._snapshots.asks(given):
+            self._take_asked()
+            return
         self._run_turn(given, connection_id)
         following = due(self.state)
         while following is not None and self.outcome is None:
@@ -332,14 +316,27 @@ class Runtime:
         self._retry_final_checkpoint()
         self._release_ready()
 
-    def _take_snapshot(self) -> None:
+    def _take_asked(self) -> None:
+        """The snapshots that clients want; each is answered once it counts."""
+        while (asked := self._snapshots.next_asked()) is not None:
+            self._take_snapshot(asked.request_id)
+        self._release_ready()
+
+    def _take_snapshot(self, request_id: int | None = None) -> None:
         """A turn of its own: its type is in the log before."""
         key = SNAPSHOT_TYPE.key
         if key not in self.state.types:
             self._run_turn(RegisterType(payload_type=key), None)
-        payload = self._snapshots.take(self.state)
+        place, is_asked = self.state.next_sequence, request_id is not None
+        payload = self._snapshots.take(self.state, is_asked=is_asked)
         if payload is not None:
             self._run_turn(TakeSnapshot(payload_type=key, payload=payload), None)
+        if request_id is not None:
+            if payload is None:
+                self._waiting.append(self._turn_of_effects())
+            # The newest turn that waits is the snapshot's, or that without records.
+            answer = snapshot_answer(request_id, place, payload, self._snapshots.why_not)
+            self._waiting[-1].effects.append(answer)
 
     def _turn_of_effects(self) -> Turn:
         """A turn without records, for effects that must not overtake what waits for the log."""
@@ -491,7 +488,7 @@ class Runtime:
                 self._snapshots.released(turn.records[n], offsets[first + n])
             first += len(turn.unstored)
             self._release(turn)
-        self._release_ready()
+        self._take_asked()
 
     def stalled_s(self) -> float:
         """For how long, in all, the log has not acknowledged what it was handed."""

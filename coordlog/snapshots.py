@@ -8,8 +8,10 @@ nothing names is no place to start, because only a fold from further back tells 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from coordlog.errors import (
     OutOfRangeError,
@@ -17,6 +19,8 @@ from coordlog.errors import (
     PayloadStoreError,
     RecordError,
 )
+from coordlog.kernel.inputs import RequestArrived, RequestOutcome
+from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import (
     RECORD_BYTES_MAX,
     SNAPSHOT_BYTES_PER_RECORD,
@@ -34,9 +38,10 @@ from coordlog.projections.snapshots import (
     snapshot_in,
 )
 from coordlog.projections.state import JobState
+from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
-from coordlog.schemas.payload import open_inline
+from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Kind, Record
 
 __all__ = [
@@ -46,10 +51,13 @@ __all__ = [
     "SnapshotSearch",
     "SnapshotTaker",
     "find_snapshot",
+    "first_snapshot",
+    "snapshot_answer",
 ]
 
 _log = logging.getLogger(__name__)
 
+_WANTED = payload_type_of(SnapshotWanted).key
 _TAILS = (64, 4_096)
 """Records at a log's end that are looked at for one with a header of ours: others may stand behind it."""
 _ENVELOPE_BYTES = 2_048
@@ -98,6 +106,9 @@ class SnapshotTaker:
         self._checkpoint_offset = checkpoint_offset
         self._payloads = payloads or DriverPayloads()
         self._unreleased = 0
+        self._asked: deque[RequestArrived] = deque()
+        self.why_not = ""
+        """Why `take` has given none the last time."""
         if every is not None and codec.without_codec:
             self._every = None
             _log.warning(
@@ -123,6 +134,17 @@ class SnapshotTaker:
         else:
             self._checkpoint_offset = offset
 
+    def asks(self, given: object) -> bool:
+        """Whether this input is a client's wish for a snapshot: it waits for `next_asked` then."""
+        is_asked = isinstance(given, RequestArrived) and given.payload_type == _WANTED
+        if is_asked:
+            self._asked.append(cast("RequestArrived", given))
+        return is_asked
+
+    def next_asked(self) -> RequestArrived | None:
+        """The next wish that can be met now; none while something that is watched waits for the log."""
+        return self._asked.popleft() if self._asked and not self._unreleased else None
+
     def is_due(self, state: JobState) -> bool:
         """Whether one is to be taken of this state.
 
@@ -135,20 +157,30 @@ class SnapshotTaker:
             and not state.is_over
         )
 
-    def take(self, state: JobState) -> bytes | None:
-        """The payload of a snapshot of `state`; None where there can be none, which is logged."""
-        assert self._every is not None, "it is due"
+    def take(self, state: JobState, *, is_asked: bool = False) -> bytes | None:
+        """The payload of a snapshot of `state`; None where there can be none, which is logged.
+
+        One that is asked for stands in the log itself: a log may begin with it.
+        """
+        if state.is_over:
+            self.why_not = f"the job is {state.phase.value}"
+            return None
+        if self._codec.without_codec:
+            operators = ", ".join(self._codec.without_codec)
+            self.why_not = f"the projections of the operators {operators} have no codec"
+            return None
         self._sequence = state.next_sequence
         try:
             made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
         except SnapshotTooLargeError as error:
             self._put_off(state, str(error))
             return None
-        except Exception:  # noqa: BLE001, a user's codec: the job goes on without
+        except Exception as error:  # noqa: BLE001, a user's codec: the job goes on without
             _log.exception("no snapshots any more: job=%s epoch=%d", state.job_id, state.epoch)
             self._every = None
+            self.why_not = f"its state cannot be encoded: {type(error).__name__}: {error}"
             return None
-        is_kept = self._payloads.options.is_kept(None, len(made.state))
+        is_kept = not is_asked and self._payloads.options.is_kept(None, len(made.state))
         if is_kept:
             # Bounded by what an encoded state may have, far below what the store takes.
             made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))
@@ -161,11 +193,12 @@ class SnapshotTaker:
             )
             return None
         large = max(0, made.state_bytes - SNAPSHOT_CHEAP_BYTES)
-        self._wait = max(self._every, large // SNAPSHOT_BYTES_PER_RECORD)
+        self._wait = max(self._every or 0, large // SNAPSHOT_BYTES_PER_RECORD)
         return payload
 
     def _put_off(self, state: JobState, why: str) -> None:
         """Say why there is none now; the next one is tried after twice as many records."""
+        self.why_not = why
         self._wait *= 2
         _log.warning(
             "no snapshot: job=%s epoch=%d sequence=%d: %s; a restore folds from offset %d; tried again after %d "
@@ -179,6 +212,24 @@ class SnapshotTaker:
         )
 
 
+def snapshot_answer(
+    request_id: int, sequence: int, payload: bytes | None, why_not: str
+) -> AnswerRequest:
+    """What a client is told that wanted a snapshot: where it stands, or why there is none."""
+    if payload is None:
+        return AnswerRequest(
+            request_id=request_id, outcome=RequestOutcome.REFUSED, reason=f"no snapshot: {why_not}"
+        )
+    taken = payload_type_of(SnapshotTaken)
+    return AnswerRequest(
+        request_id=request_id,
+        outcome=RequestOutcome.ANSWERED,
+        sequence=sequence,
+        payload_type=taken.key,
+        payload=taken.encode(SnapshotTaken(payload_bytes=len(payload))),
+    )
+
+
 # --- a reader's -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSnapshot:
@@ -189,6 +240,10 @@ class FoundSnapshot:
     decoded: DecodedSnapshot
 
 
+class _OtherRecordError(SnapshotUnusableError):
+    """What stands there is no snapshot."""
+
+
 @dataclass(slots=True, kw_only=True)
 class SnapshotSearch:
     """What looking for one has come to."""
@@ -196,6 +251,8 @@ class SnapshotSearch:
     found: FoundSnapshot | None = None
     passed_over: dict[int, str] = field(default_factory=dict)
     """By offset, newest first: why a snapshot on the way is no place to start."""
+    others: set[int] = field(default_factory=set)
+    """Of these offsets, those at which another record stands."""
 
 
 def find_snapshot(
@@ -235,6 +292,22 @@ def find_snapshot(
     return search
 
 
+def first_snapshot(
+    log: Log,
+    codec: SnapshotCodec,
+    start: int,
+    open_payload: Callable[[bytes], bytes] = open_inline,
+) -> SnapshotSearch:
+    """The one with which a pruned log begins, at its first offset `start`.
+
+    Raises:
+        LogUnavailableError: The log does not answer.
+    """
+    search = SnapshotSearch()
+    _try(log, codec, start, search, open_payload)
+    return search
+
+
 def _named_at_the_end(log: Log, start: int, end: int) -> int:
     """The newest that one of the last records names, -1 for none."""
     for count in _TAILS:
@@ -260,6 +333,9 @@ def _try(
         return -1
     try:
         search.found = _found(stored, codec, open_payload)
+    except _OtherRecordError as error:
+        search.passed_over[offset] = str(error)
+        search.others.add(offset)
     except (RecordError, SnapshotUnusableError, PayloadLostError, PayloadStoreError) as error:
         search.passed_over[offset] = str(error)
     return stored.header.snapshot_offset
@@ -280,7 +356,7 @@ def _found(
     assert header is not None, "its caller has looked"
     record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
-        raise SnapshotUnusableError(f"it is a {record.kind.value}, and no snapshot")
+        raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
     decoded = codec.decode(snapshot_in(record, open_payload))
     state = decoded.state
     there, here = (

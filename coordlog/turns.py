@@ -1,4 +1,4 @@
-"""One turn from its input to its release, and its records as a log takes them."""
+"""One turn of a driver, the record as a log takes it, and the runtime's own limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from coordlog.kernel.outputs import Effect
+from coordlog.limits import (
+    ACK_TIMEOUT_S,
+    CHECKPOINT_TIMEOUT_S,
+    REGISTRATION_TIMEOUT_S,
+    SNAPSHOT_EVERY_RECORDS,
+)
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.state import JobState
 from coordlog.schemas.codec import encode_record, header_of
@@ -14,7 +20,22 @@ from coordlog.schemas.record import Record, record_key
 
 from .payloads import HeldPayload
 
-__all__ = ["Turn", "to_unstored"]
+__all__ = ["RuntimeOptions", "Turn", "to_unstored"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """The runtime's own limits; the kernel's are in its config."""
+
+    checkpoint_interval_s: float | None = None
+    """None: no periodic checkpoints."""
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
+    ack_timeout_s: float = ACK_TIMEOUT_S
+    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
+    """Records that count from one snapshot to the next; None for no snapshots."""
+    append_stall_s: float = 1.0
+    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -230,6 +230,18 @@ class MemoryLog:
         """As in the port."""
         return _MemoryWriter(self._partition, self._seen_by, self._sleep)
 
+    def delete_below(self, offset: int) -> None:
+        """As in the port."""
+        self._ask("deleting records")
+        partition = self._partition
+        with partition.lock:
+            if offset > partition.end:
+                raise OutOfRangeError(
+                    partition.identity.name, offset, partition.start, partition.end
+                )
+            if offset > partition.start:
+                self.remove_below(offset)
+
     def close(self) -> None:
         """As in the port; nothing is held."""
 

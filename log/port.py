@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from coordlog.schemas.header import Header, decode_header
 
-__all__ = ["Log", "LogIdentity", "LogWriter", "StoredRecord", "UnstoredRecord"]
+__all__ = ["Log", "LogIdentity", "LogWriter", "PrunableLog", "StoredRecord", "UnstoredRecord"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,4 +136,18 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Free what is held; the log itself stays. Never raises; may be called twice."""
+        ...
+
+
+class PrunableLog(Log, Protocol):
+    """A log whose first records can be removed."""
+
+    def delete_below(self, offset: int) -> None:
+        """Remove every record below `offset`, for good; `start_offset` is `offset` then.
+
+        Raises:
+            LogUnavailableError: It is not known whether they are gone.
+            OutOfRangeError: `offset` is above the high watermark.
+            TopicError: The log does not let this user do it.
+        """
         ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import split_ids
@@ -15,7 +16,8 @@ from .evolving import evolve
 from .opening import is_opened_again
 from .payload_json import Fields, PayloadReader
 from .skips import skip_command
-from .state import sorted_items
+from .snapshots import SnapshotUnusableError, state_of
+from .state import Phase, sorted_items
 
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
 
@@ -142,12 +144,38 @@ class ProgressFold:
     def apply(self, record: Record) -> None:
         """One more record that counts, in log order; one applied before changes nothing."""
         before = self.progress
+        if record.kind is Kind.SNAPSHOT and before.epoch == -1:
+            self._begin(record)
+            return
         if record.kind is Kind.EPOCH_STARTED:
             is_known = record.epoch <= before.epoch
         else:
             is_known = record.sequence is not None and record.sequence < before.next_sequence
         if not is_known:
             self.progress = apply(before, record, self._reader.read(record))
+
+    def _begin(self, record: Record) -> None:
+        """A pruned log begins with this: what has been read and published before is not in it."""
+        try:
+            state = state_of(record)
+        except (SnapshotUnusableError, PayloadLostError) as error:
+            raise RecordError(-1, record.kind.value, str(error)) from error
+        self._reader.begin(state.schemas)
+        ends = {Phase.FINISHED: JobEnd.FINISHED, Phase.FAILED: JobEnd.FAILED}
+        subtasks = sorted_items(state.subtasks)
+        self.progress = Progress(
+            job_id=state.job_id,
+            epoch=state.epoch,
+            driver_id=state.driver_id,
+            is_batch=state.is_batch,
+            parallelism=state.parallelism,
+            end=ends.get(state.phase, JobEnd.OPEN),
+            started_us=record.timestamp_us,
+            last_us=record.timestamp_us,
+            next_sequence=(record.sequence or 0) + 1,
+            live=Map({n: one.attempt.attempt_number for n, one in subtasks if one.attempt}),
+            attempts_started=sum(one.next_attempt_number for _, one in subtasks),
+        )
 
 
 def apply(state: Progress, record: Record, fields: Fields | None) -> Progress:

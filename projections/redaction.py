@@ -61,7 +61,6 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "fingerprint",
         "held_by",
         "mode",
-        "operators",
         "outcome",
         "python_version",
         "restore",
@@ -72,6 +71,8 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "what",
     }
 )
+_KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "version"})
+"""Of each operator in the attribute `operators`."""
 _CONTENT_ATTRIBUTES: Final = frozenset({"event", "split_id"})
 _PLAIN_VALUE: Final = re.compile(r"true|false|-?\d+(\.\d+)?")
 
@@ -149,13 +150,31 @@ class Redaction:
         return "".join(_ALPHABET[one % len(_ALPHABET)] for one in made[:length])
 
     def _attributes(self, attributes: Mapping[str, str]) -> dict[str, str]:
-        return {
-            name: value
-            if name not in _CONTENT_ATTRIBUTES
-            and (name in _KEPT_ATTRIBUTES or _PLAIN_VALUE.fullmatch(value))
-            else self.text(value)
-            for name, value in attributes.items()
-        }
+        return {name: self._attribute(name, value) for name, value in attributes.items()}
+
+    def _attribute(self, name: str, value: str) -> str:
+        if name == "operators":
+            return self._operators(value)
+        if name in _CONTENT_ATTRIBUTES:
+            return self.text(value)
+        if name in _KEPT_ATTRIBUTES or _PLAIN_VALUE.fullmatch(value):
+            return value
+        return self.text(value)
+
+    def _operators(self, text: str) -> str:
+        """What a reign says of its operators, without where they write."""
+        try:
+            said = json.loads(text)
+            made = [
+                {
+                    name: one if name in _KEPT_OF_OPERATORS else self.text(str(one))
+                    for name, one in operator.items()
+                }
+                for operator in said
+            ]
+        except (ValueError, AttributeError, TypeError):
+            return self.text(text)
+        return json.dumps(made, sort_keys=True)
 
     # --- payloads -----------------------------------------------------------------------------------------------------
     def _learn(self, key: str, schema_json: str) -> None:
@@ -211,9 +230,9 @@ class Redaction:
             names = [one.name for one in dataclasses.fields(value)]
             made = {one: self._fields(one, getattr(value, one)) for one in names}
             return dataclasses.replace(value, **self._with_payload(value, made))
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            names = list(getattr(value, "_fields"))  # noqa: B009, the stubs of tuple have it not
-            named = {one: self._fields(one, getattr(value, one)) for one in names}
+        names_of = getattr(value, "_fields", None)
+        if isinstance(value, tuple) and names_of is not None:
+            named = {one: self._fields(one, getattr(value, one)) for one in names_of}
             return type(value)(**self._with_payload(value, named))
         if isinstance(value, tuple):
             return tuple(self._fields(name, one) for one in value)
@@ -225,8 +244,10 @@ class Redaction:
         return made
 
     def _key_of(self, name: str, key: Any) -> Any:  # noqa: ANN401
-        if name in ("kept_splits", "skipped_splits"):
+        if name in ("kept_splits", "last_intents", "skipped_splits"):
             return (key[0], self.text(key[1]))
+        if name == "kept":
+            return self.text(key)
         if name == "poison":
             what, _, rest = key.partition(":")
             return f"{what}:{self.text(rest)}"

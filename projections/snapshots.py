@@ -17,6 +17,7 @@ from typing import Final
 
 from immutables import Map
 
+from coordlog.errors import PayloadLostError
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.payload import open_inline, payload_type_of
@@ -36,6 +37,7 @@ __all__ = [
     "SnapshotTooLargeError",
     "SnapshotUnusableError",
     "SnapshotVersionError",
+    "moved_snapshot",
     "redacted_snapshot",
     "schemas_of",
     "snapshot_in",
@@ -193,8 +195,12 @@ class SnapshotCodec:
         kept = {one: held for one, held in sorted_items(state.projections) if one in here}
         if len(kept) != len(here):
             raise SnapshotUnusableError("it does not hold the state of every projection")
+        opening = state.opening
+        if opening is not None:
+            opening = Map({one: held for one, held in sorted_items(opening) if one in here})
         return DecodedSnapshot(
-            state=evolve(state, projections=Map(kept)), checkpoint_offset=body.checkpoint_offset
+            state=evolve(state, projections=Map(kept), opening=opening),
+            checkpoint_offset=body.checkpoint_offset,
         )
 
     def _decoded(self, held: _ProjectionState) -> object:
@@ -295,8 +301,15 @@ def _with_projections(state: JobState, given: Callable[[str, object], object]) -
     completed = {
         n: replace(one, cuts=of_cuts(one.cuts)) for n, one in sorted_items(state.completed)
     }
+    opening = state.opening
+    if opening is not None:
+        opening = Map({one: given(one, held) for one, held in sorted_items(opening)})
     return evolve(
-        state, projections=Map(projections), pending=Map(pending), completed=Map(completed)
+        state,
+        projections=Map(projections),
+        pending=Map(pending),
+        completed=Map(completed),
+        opening=opening,
     )
 
 
@@ -308,7 +321,8 @@ def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inlin
         PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
     state = _body_of(snapshot_in(record, open_payload)).job_state
-    return evolve(_with_projections(state, _no_projection), projections=Map())
+    opening = None if state.opening is None else Map[str, object]()
+    return evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:
@@ -320,6 +334,25 @@ def redacted_snapshot(record: Record, state: JobState) -> bytes:
     there = _body_of(snapshot_in(record))
     body = replace(there, projections=(), projection_states=(), job_state=state)
     return SNAPSHOT_TYPE.encode(_snapshot_of(_BODY.encode(body)))
+
+
+def moved_snapshot(record: Record, places: Mapping[int, int]) -> bytes | None:
+    """The payload of a `SNAPSHOT` in a log whose offsets are others; None where it stays, or cannot be read here.
+
+    Args:
+        record: The `SNAPSHOT`.
+        places: The new offsets of `CHECKPOINT_COMPLETED`s before it, by the old ones; none of one that is gone.
+    """
+    try:
+        body = _body_of(snapshot_in(record))
+    except (SnapshotUnusableError, PayloadLostError):
+        return None
+    was = body.checkpoint_offset
+    if was is None or places.get(was) == was:
+        return None
+    return SNAPSHOT_TYPE.encode(
+        _snapshot_of(_BODY.encode(replace(body, checkpoint_offset=places.get(was))))
+    )
 
 
 def _no_projection(_operator_id: str, _place: object) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
 """Kept; more are only counted."""
+_IDENTITY: Final = ("cluster_id", "topic_id")
+"""Attributes of an `EPOCH_STARTED`: which log it was written to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def verify(
     made, projection = Verified(), plain_projection()
     check = StoredCheck(open_payload)
     state = projection.initial()
-    elsewhere: list[tuple[int, str]] = []
+    began = 0
     for one in audit_records(stored):
         if on_progress is not None:
             on_progress(one.offset)
@@ -107,23 +109,41 @@ def verify(
                 made.found(one.offset, what)
         for what in _record_faults(made, one, record):
             made.found(one.offset, what)
+        before = state
         try:
             state = projection.apply(state, record)
         except RecordError as error:
             made.found(one.offset, str(error.problem))
             made.is_whole = False
             break
-        for what in _state_faults(made, state, record):
+        if record.kind is Kind.EPOCH_STARTED:
+            began = one.offset
+            for what in _moves(before, state):
+                made.found(one.offset, what)
+        for what in (*_state_faults(made, state, record), *check.faults(state, one, record)):
             made.found(one.offset, what)
-        for what in check.faults(state, one, record):
-            made.found(one.offset, what)
-        if "begun_from" in record.attributes:
-            elsewhere.clear()  # what stands before was copied from another job's log
-        elsewhere += [(one.offset, what) for what in _identity_faults(record, identity)]
-    for offset, what in elsewhere:
-        made.found(offset, what)
+    for name, here in zip(_IDENTITY, identity, strict=True):
+        there = state.launch.get(name, "")
+        if here and there and here != there:
+            made.found(
+                began, f"it was written to the log of {name} {there}, and this one has {here}"
+            )
     made.stored_count, made.stored_bytes = check.count, check.size_bytes
     return made
+
+
+def _moves(before: JobState, state: JobState) -> Iterator[str]:
+    """Whether a reign is on the same log as the one before, or says that the job has moved from there."""
+    said = {name: state.launch.get(f"adopted_{name}", "") for name in _IDENTITY}
+    is_adoption = any(said.values())
+    if "begun_from" in state.launch and not is_adoption:
+        return  # what stands before was copied from another job's log
+    for name in _IDENTITY:
+        was, now = before.launch.get(name, ""), state.launch.get(name, "")
+        if is_adoption and was != said[name]:
+            yield f"it says that the job comes from {name} {said[name]}, and it comes from {was}"
+        if not is_adoption and was and now and was != now:
+            yield f"it was written to the log of {name} {now}, and the reign before to that of {was}"
 
 
 def _snapshot(
@@ -171,14 +191,6 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
                 f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "
                 "schema that the log holds"
             )
-
-
-def _identity_faults(record: Record, identity: tuple[str, str]) -> Iterator[str]:
-    if record.kind is Kind.EPOCH_STARTED:
-        for name, here in zip(("cluster_id", "topic_id"), identity, strict=True):
-            there = record.attributes.get(name, "")
-            if here and there and here != there:
-                yield f"it was written to the log of {name} {there}, and this one has {here}"
 
 
 def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[str]:

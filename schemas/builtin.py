@@ -26,6 +26,8 @@ __all__ = [
     "SkipEvent",
     "SkipRecorded",
     "SkipSplit",
+    "SnapshotTaken",
+    "SnapshotWanted",
     "SplitFinished",
     "SplitSkipped",
     "StopRequested",
@@ -239,6 +241,20 @@ class SkipRecorded(Payload):
     was_skipped_before: bool
 
 
+@request("coordlog.snapshot_wanted", version=1)
+class SnapshotWanted(Payload):
+    """A client wants the driver to append a `SNAPSHOT` now; the driver itself answers, with `SnapshotTaken`."""
+
+    why: str
+
+
+@response("coordlog.snapshot_taken", version=1)
+class SnapshotTaken(Payload):
+    """It counts; the answer's sequence is its own."""
+
+    payload_bytes: int
+
+
 @fact("coordlog.checkpoint_kept", version=1)
 class CheckpointKept(Payload):
     """A completed checkpoint stays, whatever completes after it, until its name is let go."""
@@ -294,6 +310,8 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     SkipEvent,
     SkipRecorded,
     SkipSplit,
+    SnapshotTaken,
+    SnapshotWanted,
     SplitFinished,
     SplitSkipped,
     StopRequested,

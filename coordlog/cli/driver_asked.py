@@ -7,8 +7,8 @@ from coordlog.projections.state import JobState
 from coordlog.requests import Answer
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.client_requests import request_coordinator
-from coordlog.spark_integration.endpoint import probe_driver
-from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
+
+from .living import Reign, driver_lives
 
 __all__ = ["ask_driver", "is_driver_alive"]
 
@@ -27,20 +27,7 @@ def is_driver_alive(
     Raises:
         CommandError: Nobody here can tell: there is no token to ask with.
     """
-    endpoint = state.launch.get("endpoint")
-    token = find_token(job, endpoint=endpoint)
-    if not endpoint or is_take_over:
-        return False
-    if token is not None:
-        return probe_driver(endpoint, job_id=job, driver_id=state.driver_id, token=token)
-    if state.is_over:
-        return False
-    raise refusal(
-        job,
-        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
-        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
-        "--take-over",
-    )
+    return driver_lives(job, Reign.of(state), is_take_over=is_take_over, refusal=refusal)
 
 
 def ask_driver(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,9 @@ from coordlog.errors import CoordlogError, DriverAliveError, RecordError, Restor
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog, Security, list_jobs
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
+from coordlog.projections.audit import counting_at
 from coordlog.projections.progress import JobEnd, ProgressFold
+from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState
 from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
@@ -94,7 +97,7 @@ def look(
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
-            _check_source(job_id, tapped.fold, options.source)
+            _check_source(job_id, _known_splits(state, tapped.fold), options.source)
             if found.is_finished and not options.is_again:
                 return found
             if not options.is_take_over:
@@ -144,9 +147,17 @@ def _refuse_live_driver(job_id: str, state: JobState) -> None:
         raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 
-def _check_source(job_id: str, fold: ProgressFold, source_path: str) -> None:
+def _known_splits(state: JobState, fold: ProgressFold) -> Collection[str]:
+    """All that have been listed; of a pruned log the job state alone has them."""
+    found: set[str] = set(fold.progress.known)
+    for one in state.projections.values():
+        if isinstance(one, SplitsState):
+            found.update(one.splits)
+    return found
+
+
+def _check_source(job_id: str, known: Collection[str], source_path: str) -> None:
     """Splits are listed once: another source under an old name would not be read, silently."""
-    known = fold.progress.known
     if not known or "://" in source_path or _MAGIC & set(source_path):
         return
     here = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it
@@ -220,6 +231,11 @@ class _Tapped:
         self._log.close()
 
     def _feed(self, stored: StoredRecord) -> None:
+        if stored.offset < self._next_offset:
+            return  # a snapshot that was looked at before the reading began
+        if self._next_offset == 0 and stored.offset > 0:
+            with contextlib.suppress(RecordError):  # the restore tells of it
+                self._counting = counting_at(stored)
         self._next_offset = stored.offset + 1
         self._counting, verdict = count(self._counting, stored.header)
         if verdict.is_void:

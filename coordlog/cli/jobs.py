@@ -12,6 +12,7 @@ from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.schemas.header import Header
 
 from .console import iso
+from .living import refuse_live_driver, reign_in
 from .logs import Logs, no_such_job, with_logs
 from .payload_store import StoreFinder, payload_store_option
 from .reading import opened
@@ -33,17 +34,27 @@ def jobs(logs: Logs) -> None:
 @click.command()
 @click.argument("job")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: it does not.",
+)
 @payload_store_option
 @with_logs
-def delete(logs: Logs, *, job: str, yes: bool, payload_store: str | None) -> None:
+def delete(
+    logs: Logs, *, job: str, yes: bool, is_take_over: bool, payload_store: str | None
+) -> None:
     """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
 
-    A job that is started under that name later begins from nothing: it does not know what the old
-    one has committed.
+    Refused while a driver of it lives. A job that is started under that name later begins from
+    nothing: it does not know what the old one has committed.
     """
     there = logs.jobs()
     if job not in there:
         raise no_such_job(job, logs.where, there)
+    if not is_take_over:
+        _refuse_live_driver(logs, job)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
     finder = StoreFinder(job, payload_store)
@@ -55,6 +66,13 @@ def delete(logs: Logs, *, job: str, yes: bool, payload_store: str | None) -> Non
         click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
     if why_not:
         click.echo(f"its large payloads, if there are any, stay: {why_not}", err=True)
+
+
+def _refuse_live_driver(logs: Logs, job: str) -> None:
+    with opened(logs, job) as log:
+        reign = reign_in(log, job)
+    if reign is not None:
+        refuse_live_driver(job, reign, is_take_over=False)
 
 
 def _payloads_of(

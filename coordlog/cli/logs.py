@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import click
 
 from coordlog.errors import TopicError
 from coordlog.log.exported import ExportedLog
-from coordlog.log.port import Log
+from coordlog.log.port import Log, PrunableLog
+
+if TYPE_CHECKING:
+    from coordlog.log.kafka.examining import BrokerFacts
 
 __all__ = [
     "SERVERS_VARIABLE",
@@ -21,6 +24,8 @@ __all__ = [
     "FileLogs",
     "KafkaLogs",
     "Logs",
+    "NewLogs",
+    "PrunableLogs",
     "find_logs",
     "no_such_job",
     "with_history",
@@ -57,8 +62,24 @@ class Logs(Protocol):
 class CreatingLogs(Logs, Protocol):
     """A place where a new log can be made."""
 
-    def create(self, job_id: str) -> Log:
+    def create(self, job_id: str) -> PrunableLog:
         """A job's log, made where there is none; the caller closes it."""
+        ...
+
+
+class NewLogs(CreatingLogs, Protocol):
+    """A broker with other topics too."""
+
+    def open_topic(self, topic: str) -> Log:
+        """Any topic as a log to be read, which the caller closes. Raises TopicError where there is none."""
+        ...
+
+
+class PrunableLogs(Logs, Protocol):
+    """Where logs can be shortened."""
+
+    def open(self, job_id: str) -> PrunableLog:
+        """As in `Logs`."""
         ...
 
 
@@ -82,7 +103,7 @@ class KafkaLogs:
         """As in `Logs`."""
         return self._kafka.list_jobs(self._servers, security=self._security)
 
-    def open(self, job_id: str) -> Log:
+    def open(self, job_id: str) -> PrunableLog:
         """As in `Logs`."""
         # Neither fsync nor a retention is asked of it: it is only read.
         log = self._kafka.KafkaLog.for_job(
@@ -94,11 +115,32 @@ class KafkaLogs:
         log.open()
         return log
 
-    def create(self, job_id: str) -> Log:
+    def create(self, job_id: str) -> PrunableLog:
         """As in `CreatingLogs`; with the settings that lose nothing."""
         log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
         log.create()
         return log
+
+    def open_topic(self, topic: str) -> Log:
+        """As in `NewLogs`."""
+        log = self._kafka.KafkaLog(
+            topic, self._servers, security=self._security, fsync=False, retention_ms=0
+        )
+        log.open()
+        return log
+
+    def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
+        """What the brokers say of themselves, and of the topics of these jobs."""
+        from coordlog.log.kafka import examining  # noqa: PLC0415, as above
+
+        topics = tuple(f"{one}.log" for one in job_ids)
+        return examining.examine(self._servers, topics, security=self._security)
+
+    def clock_ahead_s(self) -> float:
+        """By how much a broker's clock is ahead of this machine's, in seconds."""
+        from coordlog.log.kafka import examining  # noqa: PLC0415, as above
+
+        return examining.clock_ahead_s(self._servers, security=self._security)
 
     def delete(self, job_id: str) -> None:
         """As in `Logs`."""

@@ -209,6 +209,19 @@ class KafkaLog:
         """As in the port. It connects at its first append."""
         return KafkaWriter(self._connection)
 
+    def delete_below(self, offset: int) -> None:
+        """As in the port."""
+        start, end = self._limits()
+        if offset > end:
+            raise OutOfRangeError(self._connection.name, offset, start, end)
+        if offset > start:
+            partition = self._partition
+
+            def delete(admin: Any) -> None:  # noqa: ANN401, the client has no types
+                admin.delete_records({partition: offset})
+
+            self._questions.ask("deleting records", delete)
+
     def close(self) -> None:
         """As in the port."""
         self._questions.close()

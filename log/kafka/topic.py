@@ -9,7 +9,14 @@ from typing import Final
 from coordlog.errors import TopicError
 from coordlog.limits import RECORD_BYTES_MAX
 
-__all__ = ["Durability", "FoundTopic", "check_topic", "settings_to_create"]
+__all__ = [
+    "Durability",
+    "FoundTopic",
+    "Rule",
+    "check_topic",
+    "settings_to_create",
+    "unfit_settings",
+]
 
 _FOREVER: Final = -1
 _LONG_MAX: Final = 2**63 - 1
@@ -39,48 +46,50 @@ class FoundTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
+    """What one setting must be like."""
+
     setting: str
     wanted: str
     fits: Callable[[str], bool]
     why: str
 
 
-def _rules(wanted: Durability, replication: int) -> list[_Rule]:
+def _rules(wanted: Durability, replication: int) -> list[Rule]:
     retention = str(wanted.retention_ms)
     rules = [
-        _Rule("cleanup.policy", "delete", lambda v: v == "delete", "compaction removes records"),
-        _Rule(
+        Rule("cleanup.policy", "delete", lambda v: v == "delete", "compaction removes records"),
+        Rule(
             "retention.ms",
             retention,
             lambda v: int(v) == _FOREVER or _FOREVER < wanted.retention_ms <= int(v),
             "the broker removes older records",
         ),
-        _Rule(
+        Rule(
             "retention.bytes",
             str(_FOREVER),
             lambda v: int(v) == _FOREVER,
             "the broker removes records above that size",
         ),
-        _Rule(
+        Rule(
             "message.timestamp.type",
             "CreateTime",
             lambda v: v == "CreateTime",
             "the time of a turn would be lost",
         ),
-        _Rule(
+        Rule(
             "message.timestamp.after.max.ms",
             str(_LONG_MAX),
             lambda v: int(v) == _LONG_MAX,
             "a driver whose clock is ahead could not append",
         ),
-        _Rule(
+        Rule(
             "message.timestamp.before.max.ms",
             str(_LONG_MAX),
             lambda v: int(v) == _LONG_MAX,
             "older history could not be appended",
         ),
-        _Rule(
+        Rule(
             "max.message.bytes",
             str(_MESSAGE_BYTES),
             lambda v: int(v) >= _MESSAGE_BYTES_MIN,
@@ -90,13 +99,13 @@ def _rules(wanted: Durability, replication: int) -> list[_Rule]:
     if replication > 1:
         majority = replication // 2 + 1
         rules += [
-            _Rule(
+            Rule(
                 "unclean.leader.election.enable",
                 "false",
                 lambda v: v == "false",
                 "a replica that has missed acknowledged records may become leader",
             ),
-            _Rule(
+            Rule(
                 "min.insync.replicas",
                 str(majority),
                 lambda v: int(v) >= majority,
@@ -105,7 +114,7 @@ def _rules(wanted: Durability, replication: int) -> list[_Rule]:
         ]
     elif wanted.fsync:
         rules.append(
-            _Rule(
+            Rule(
                 "flush.messages",
                 "1",
                 lambda v: v == "1",
@@ -118,6 +127,16 @@ def _rules(wanted: Durability, replication: int) -> list[_Rule]:
 def settings_to_create(wanted: Durability, replication: int) -> dict[str, str]:
     """The settings of a new topic, by name."""
     return {rule.setting: rule.wanted for rule in _rules(wanted, replication)}
+
+
+def unfit_settings(settings: Mapping[str, str], wanted: Durability, replication: int) -> list[Rule]:
+    """The rules that a topic's settings break."""
+    return [
+        rule
+        for rule in _rules(wanted, replication)
+        # A setting that the broker does not know cannot do harm: it is older than the setting.
+        if rule.setting in settings and not rule.fits(settings[rule.setting])
+    ]
 
 
 def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
@@ -133,12 +152,7 @@ def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -
             f"it has {found.partition_count} partitions, and a history with one order needs one",
             "choose another name, or remove the topic if nothing in it is needed",
         )
-    wrong = [
-        rule
-        for rule in _rules(wanted, found.replication)
-        # A setting that the broker does not know cannot do harm: it is older than the setting.
-        if rule.setting in found.settings and not rule.fits(found.settings[rule.setting])
-    ]
+    wrong = unfit_settings(found.settings, wanted, found.replication)
     if wrong:
         problems = "; ".join(
             f"{rule.setting} is {found.settings[rule.setting]}: {rule.why}" for rule in wrong

@@ -92,7 +92,7 @@ def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_
     moved = verify(stored, identity=(identity[0], "another"))
     assert [one.what for one in moved.faults] == [
         f"it was written to the log of topic_id {identity[1]}, and this one has another"
-    ] * 2, "its own reigns, not those of the other job"
+    ], "told once, of where it goes on"
     replay(History.of(log), chain("b"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -25,7 +26,8 @@ from coordlog.errors import (
 from coordlog.log.environment_errors import BrokerError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
-from hand_history import HandHistory, batch_history, streaming_history
+from coordlog.schemas.record import Kind
+from hand_history import HandHistory, batch_history, streaming_history, unstored
 
 
 class FakeLogs:
@@ -250,6 +252,29 @@ def test_delete_with_yes_does_not_ask() -> None:
     result = run("delete", "nightly", "--yes", logs=logs)
 
     assert (result.exit_code, result.stdout) == (0, "")
+    assert logs.jobs() == ()
+
+
+def test_delete_refuses_where_nobody_can_tell_whether_a_driver_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    made = HandHistory("nightly")
+    began = replace(made.record(Kind.EPOCH_STARTED), epoch=0, sequence=None)
+    made.epoch_number = 0
+    made.records.append(unstored(replace(began, attributes={"endpoint": "ws://127.0.0.1:1"})))
+    logs = FakeLogs(made)
+
+    blind = run("delete", "nightly", "--yes", logs=logs)
+    assert blind.exit_code == 2
+    assert "its driver at ws://127.0.0.1:1 lives cannot be asked from here" in blind.stderr
+    logs.logs["nightly"].remove_below(1)
+    logs.logs["nightly"].store(unstored(made.record(Kind.COORDINATORS_STARTED)))
+    lost = run("delete", "nightly", "--yes", logs=logs)
+    assert lost.exit_code == 2
+    assert "cannot be told: record at offset 1: the log begins here" in lost.stderr
+    assert run("delete", "nightly", "--yes", "--take-over", logs=logs).exit_code == 0
     assert logs.jobs() == ()
 
 

@@ -1,0 +1,275 @@
+"""A history put on another log, and a job that goes on there: the way out of a lost cluster (clause E9)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from coordlog.errors import CommandError, LogUnavailableError, RecordError, RestoreError
+from coordlog.limits import GROUP_BYTES_MAX, GROUP_RECORDS_MAX
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
+from coordlog.own_reign import begin_reign, read_records
+from coordlog.projections.snapshots import moved_snapshot
+from coordlog.projections.stored_check import OpenPayload
+from coordlog.projections.verification import Verified, verify
+from coordlog.restore import Rebuild
+from coordlog.schemas.codec import decode_record, encode_record
+from coordlog.schemas.header import decode_header, encode_header
+from coordlog.schemas.record import Kind
+
+__all__ = ["Adopted", "adopt", "checked", "copy_history"]
+
+_WRITER_CLOSE_S = 2.0
+_PLACEHOLDER = UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)
+"""Stands at offset 0, for a moment, before a history that begins with a `SNAPSHOT`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What an adoption came to."""
+
+    record_count: int
+    cluster_id: str
+    """Of the log that the job has left."""
+    topic_id: str
+    epoch: int
+    """Of the reign that records it."""
+
+
+def checked(
+    source: Log,
+    job_id: str,
+    *,
+    open_payload: OpenPayload,
+    on_progress: Callable[[int], None] | None = None,
+) -> tuple[Rebuild, Verified]:
+    """Read all of a history, check every hash, and fold it.
+
+    Args:
+        source: An exported file, or a mirrored topic.
+        job_id: Whose it must be.
+        open_payload: As `verify` asks for it: what stands outside the log is looked at too.
+        on_progress: Called with each offset.
+
+    Raises:
+        RestoreError: Something in it does not hold, it is another job's, or it is empty.
+    """
+    start, end = source.start_offset(), source.high_watermark()
+    try:
+        found = verify(source.read(start, end), on_progress=on_progress, open_payload=open_payload)
+    except RecordError as error:
+        raise RestoreError(
+            job_id, "the history's beginning", f"at offset {start}", "not to be used", str(error)
+        ) from error
+    if found.fault_count:
+        first = found.faults[0]
+        raise RestoreError(
+            job_id,
+            "the history",
+            f"at odds with itself {found.fault_count} times, first at offset {first.offset}: "
+            f"{first.what}",
+            "to be whole",
+            "take another copy: `coordlog verify FILE` tells which is whole",
+        )
+    made = read_records(source)
+    if made.state.epoch == -1:
+        raise RestoreError(
+            job_id, "the history", "without a record that counts", "to be one", "take another copy"
+        )
+    if made.state.job_id != job_id:
+        raise RestoreError(
+            job_id, "job_id", made.state.job_id, job_id, "a history keeps the name of its job"
+        )
+    return made, found
+
+
+def adopt(
+    source: Log,
+    target: PrunableLog,
+    job_id: str,
+    *,
+    patience: Patience | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Adopted:
+    """Copy a job's history to a log of its own, and record that the job has moved there.
+
+    The caller has looked at the history with `checked`, and has seen that no driver of the job lives. May be called
+    again after it was cut off: it goes on with what stands there.
+
+    Args:
+        source: An exported file, or a mirrored topic.
+        target: The job's log at its new place: new, or with a part of this very copy.
+        job_id: The job.
+        patience: Default: the limits, and the machine's clock.
+        on_progress: Called now and then with records copied and the number of all.
+
+    Raises:
+        CommandError: Something else stands in the target.
+        FencedError: Another driver was first there.
+        LogError: One of the logs.
+    """
+    count = copy_history(source, target, job_id, patience=patience, on_progress=on_progress)
+    made = read_records(target)
+    was, here = made.state.launch, target.identity
+    old_cluster, old_topic = was.get("cluster_id", ""), was.get("topic_id", "")
+    begin_reign(
+        target,
+        made,
+        lambda _state: [],
+        command="adopt",
+        attributes={
+            "cluster_id": here.cluster_id,
+            "topic_id": here.topic_id,
+            "adopted_cluster_id": old_cluster,
+            "adopted_topic_id": old_topic,
+        },
+        patience=patience,
+    )
+    return Adopted(
+        record_count=count,
+        cluster_id=old_cluster,
+        topic_id=old_topic,
+        epoch=made.state.epoch,
+    )
+
+
+def copy_history(
+    source: Log,
+    target: PrunableLog,
+    job_id: str,
+    *,
+    patience: Patience | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Put every record of `source` into `target`, in order, and read all of it back. Returns their number.
+
+    Sequences, keys, values and times stay. Offsets change where the source has gaps or does not begin at 0, and with
+    them the snapshot pointers in the headers, and the one in each `SNAPSHOT`. What counts there counts here.
+
+    Raises:
+        CommandError: Something else stands in the target.
+        LogUnavailableError: No progress within `log_timeout_s`.
+        AppendRefusedError: The target does not take a record.
+    """
+    patience = patience or Patience()
+    is_pruned = source.start_offset() > 0
+    reached, began, backoff_s = -1, patience.clock(), patience.backoff_s
+    while True:
+        start = target.start_offset()
+        wanted = itertools.islice(_moved(source, is_pruned=is_pruned), start, None)
+        end = target.high_watermark()
+        _compare(target, start, end, wanted, job_id)
+        if end > reached:
+            reached, began, backoff_s = end, patience.clock(), patience.backoff_s
+        following = next(wanted, None)
+        if following is None:
+            break
+        writer = target.writer()
+        try:
+            _append(writer, itertools.chain([following], wanted), end, patience, on_progress)
+        except LogUnavailableError:
+            # What has arrived of it is compared, and the rest is sent again: what arrives later is told as a
+            # difference, and the copy is begun anew by hand.
+            if patience.clock() - began > patience.log_timeout_s:
+                raise
+            patience.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, patience.backoff_max_s)
+        finally:
+            writer.close(timeout_s=_WRITER_CLOSE_S)
+    if is_pruned and target.start_offset() == 0:
+        target.delete_below(1)
+    return target.high_watermark() - is_pruned
+
+
+def _moved(source: Log, *, is_pruned: bool) -> Iterator[UnstoredRecord]:
+    """The records as they stand in a log that has them from its first offset on."""
+    if is_pruned:
+        yield _PLACEHOLDER
+    places: dict[int, int] = {}
+    for here, stored in enumerate(
+        source.read(source.start_offset(), source.high_watermark()), start=int(is_pruned)
+    ):
+        yield _at(stored, here, places)
+
+
+def _at(stored: StoredRecord, here: int, places: dict[int, int]) -> UnstoredRecord:
+    """One record at its new offset. `places`: the new offsets of what is pointed to."""
+    header_bytes, value = stored.header_bytes or b"", stored.value or b""
+    header = decode_header(header_bytes)
+    if header is not None:
+        kind = _kind(stored)
+        if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED):
+            places[stored.offset] = here
+        pointer = header.snapshot_offset
+        if pointer >= 0 and places.get(pointer, -1) != pointer:
+            header_bytes = encode_header(header._replace(snapshot_offset=places.get(pointer, -1)))
+        if kind is Kind.SNAPSHOT:
+            value = _moved_value(stored, places)
+    return UnstoredRecord(
+        key=stored.key or b"",
+        value=value,
+        header=header_bytes,
+        timestamp_us=stored.timestamp_ms * 1000,
+    )
+
+
+def _moved_value(stored: StoredRecord, places: dict[int, int]) -> bytes:
+    record = decode_record(stored.offset, stored.value, stored.header_bytes)
+    payload = moved_snapshot(record, places)
+    return (
+        stored.value or b"" if payload is None else encode_record(replace(record, payload=payload))
+    )
+
+
+def _kind(stored: StoredRecord) -> Kind | None:
+    try:
+        return decode_record(stored.offset, stored.value, stored.header_bytes).kind
+    except RecordError:
+        return None  # it is void, or `checked` has refused the history
+
+
+def _compare(
+    target: Log, start: int, end: int, wanted: Iterator[UnstoredRecord], job_id: str
+) -> None:
+    for stored in target.read(start, end):
+        one = next(wanted, None)
+        there = (
+            stored.key or b"",
+            stored.value or b"",
+            stored.header_bytes or b"",
+            stored.timestamp_ms,
+        )
+        if one is None or there != (one.key, one.value, one.header, one.timestamp_us // 1000):
+            raise CommandError(
+                job_id,
+                f"{target.identity.name} has something else at offset {stored.offset} than this history",
+                f"if nothing in it is needed remove it with `coordlog delete {job_id}`, and try again",
+            )
+
+
+def _append(
+    writer: LogWriter,
+    records: Iterator[UnstoredRecord],
+    first: int,
+    patience: Patience,
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    done = first
+    while group := _group(records):
+        offsets = writer.append(group, timeout_s=patience.append_timeout_s)
+        done += len(group)
+        if on_progress is not None:
+            on_progress(done, max(offsets) + 1)
+
+
+def _group(records: Iterator[UnstoredRecord]) -> list[UnstoredRecord]:
+    group: list[UnstoredRecord] = []
+    size = 0
+    for one in records:
+        group.append(one)
+        size += one.size_bytes
+        if len(group) >= GROUP_RECORDS_MAX or size >= GROUP_BYTES_MAX // 2:
+            break
+    return group

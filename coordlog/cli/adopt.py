@@ -1,0 +1,127 @@
+"""`coordlog import` and `adopt`: an exported history as a log, to be looked at, or for its job to go on there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordlog.adopting import adopt as adopt_history
+from coordlog.adopting import checked, copy_history
+from coordlog.errors import CommandError
+from coordlog.log.exported import ExportedLog
+from coordlog.log.port import Log
+
+from .living import Reign, refuse_live_driver
+from .logs import NewLogs, with_logs
+from .payload_store import StoreFinder, payload_store_option
+
+__all__ = ["adopt", "import_"]
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_PROGRESS_EVERY = 50_000
+
+
+def _copied(done: int, _end: int) -> None:
+    if done % _PROGRESS_EVERY == 0:
+        click.echo(f"copied {done:,} records", err=True)
+
+
+def _checked(offset: int) -> None:
+    if offset and offset % _PROGRESS_EVERY == 0:
+        click.echo(f"checked {offset:,} records", err=True)
+
+
+@click.command(name="import")
+@click.argument("file", type=_FILE)
+@click.option("--as", "name", metavar="JOB", help="Under this name; default: its own.")
+@with_logs
+def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
+    """Put an exported history into a log at the broker, to be looked at there, as with Spark SQL.
+
+    No job goes on from it: `coordlog adopt` is for that. The commands that show a history read FILE
+    itself too.
+    """
+    source = ExportedLog(file)
+    job = name or source.job_id
+    target = logs.create(job)
+    try:
+        count = copy_history(source, target, job, on_progress=_copied)
+    finally:
+        target.close()
+    click.echo(f"imported {count:,} records as the log of job {job} at {logs.where}", err=True)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--from", "file", type=_FILE, metavar="FILE", help="What `coordlog export` wrote.")
+@click.option("--from-topic", "topic", metavar="TOPIC", help="A mirrored topic at the same broker.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: it does not.",
+)
+@payload_store_option
+@with_logs
+def adopt(
+    logs: NewLogs,
+    *,
+    job: str,
+    file: Path | None,
+    topic: str | None,
+    is_take_over: bool,
+    payload_store: str | None,
+) -> None:
+    """Let JOB go on at this broker, from an exported or a mirrored history: its own cluster is lost.
+
+    Everything in the history is checked first, every hash too, and read back afterwards. What the
+    job did after the copy was made is not in it: see docs/adopting.md.
+    """
+    if (file is None) == (topic is None):
+        raise click.UsageError("give either --from or --from-topic")
+    source = _source(logs, job, file, topic)
+    try:
+        made, found = checked(
+            source,
+            job,
+            open_payload=StoreFinder(job, payload_store).open,
+            on_progress=_checked,
+        )
+        state = made.state
+        refuse_live_driver(job, Reign.of(state), is_take_over=is_take_over)
+        target = logs.create(job)
+        try:
+            here = target.identity
+            if state.launch.get("topic_id") == here.topic_id:
+                raise CommandError(
+                    job, f"its log at {logs.where} is the one of this history", "start the job"
+                )
+            done = adopt_history(source, target, job, on_progress=_copied)
+        finally:
+            target.close()
+    finally:
+        source.close()
+    click.echo(
+        f"adopted job {job} at {logs.where}: {done.record_count:,} records, "
+        f"{found.payload_count:,} payloads and {found.snapshot_count:,} snapshots checked; it comes "
+        f"from cluster {done.cluster_id}, topic {done.topic_id}, and goes on in epoch "
+        f"{done.epoch + 1}",
+        err=True,
+    )
+
+
+def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Log:
+    if file is None:
+        assert topic is not None, "one of the two is given"
+        if topic == f"{job}.log":
+            raise CommandError(
+                job,
+                f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",
+                f"`coordlog export {job} FILE`, `coordlog delete {job}`, then adopt it --from FILE",
+            )
+        return logs.open_topic(topic)
+    source = ExportedLog(file)
+    if source.is_redacted:
+        raise CommandError(job, f"{file} is redacted", "export it without --redact")
+    return source

@@ -1,0 +1,154 @@
+"""`coordlog doctor`: what is wrong, or soon will be, with the broker, the logs and this machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol
+
+import click
+from rich.text import Text
+
+from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, examine_all
+from coordlog.errors import CoordlogError, LogError, RecordError
+from coordlog.limits import RETAINED_CHECKPOINTS
+from coordlog.log.java import find_java
+from coordlog.log.kafka.examining import BrokerFacts
+from coordlog.log.user_folders import home_folder
+from coordlog.projections.pruning import plan_prune
+
+from .console import json_of, new_console, print_json
+from .exits import Exit
+from .logs import Logs, no_such_job, with_logs
+
+__all__ = ["doctor"]
+
+_PACKAGES = (
+    "coordlog",
+    "fastavro",
+    "fsspec",
+    "immutables",
+    "kafka-python",
+    "pyarrow",
+    "pyspark",
+    "websockets",
+)
+_STYLES = {
+    Grade.FINE: "green",
+    Grade.NOTE: "cyan",
+    Grade.WARNING: "bold yellow",
+    Grade.WRONG: "bold red",
+}
+
+
+class _Examined(Logs, Protocol):
+    """Logs at a broker that can be asked about itself."""
+
+    def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
+        """What it says of itself and of these jobs' topics."""
+        ...
+
+    def clock_ahead_s(self) -> float:
+        """By how much its clock is ahead of this machine's."""
+        ...
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@with_logs
+def doctor(logs: _Examined, *, job: str | None, as_json: bool) -> None:
+    """Look for what is wrong, or soon will be, with the broker, all logs at it and this machine.
+
+    With JOB its whole log is read too: what a restart needs against the topic's retention, and what
+    a prune would free. Exit status 0 where nothing is to be done, else 1.
+    """
+    there = logs.jobs()
+    if job is not None and job not in there:
+        raise no_such_job(job, logs.where, there)
+    asked = there if job is None else (job,)
+    broker = logs.examine(asked)
+    machine = _machine(logs)
+    found = examine_all(
+        machine, broker, tuple(_job(logs, one, is_read=one == job) for one in asked)
+    )
+    if as_json:
+        for one in found:
+            print_json(json_of(one))
+    else:
+        _print(found)
+    if any(one.grade in (Grade.WARNING, Grade.WRONG) for one in found):
+        click.get_current_context().exit(Exit.FAILED)
+
+
+def _print(found: tuple[Finding, ...]) -> None:
+    console = new_console()
+    for one in found:
+        line = Text(f"{one.grade.value:<8}", style=_STYLES[one.grade])
+        line.append(f"{one.what}: {one.value}", style="default")
+        if one.should_be:
+            line.append(f"; should be {one.should_be}", style="default")
+        console.print(line, soft_wrap=True)
+        if one.next_step:
+            console.print(Text(f"        to do: {one.next_step}"), soft_wrap=True)
+    counts = [sum(one.grade is grade for one in found) for grade in (Grade.WRONG, Grade.WARNING)]
+    click.echo(f"{len(found)} things looked at: {counts[0]} wrong, {counts[1]} warnings")
+
+
+def _machine(logs: _Examined) -> MachineFacts:
+    home = home_folder()
+    usage = shutil.disk_usage(next(one for one in (home, *home.parents) if one.exists()))
+    java = java_problem = clock_problem = ""
+    try:
+        java = find_java()
+    except CoordlogError as error:
+        java_problem = str(error)
+    ahead: float | None = None
+    try:
+        ahead = logs.clock_ahead_s()
+    except LogError as error:
+        clock_problem = str(error)
+    return MachineFacts(
+        now_us=time.time_ns() // 1000,
+        clock_ahead_s=ahead,
+        clock_problem=clock_problem,
+        java=java,
+        java_problem=java_problem,
+        versions={one: _version_of(one) for one in _PACKAGES},
+        home=str(Path(home)),
+        home_total_bytes=usage.total,
+        home_free_bytes=usage.free,
+    )
+
+
+def _version_of(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
+    records = began = last = 0
+    try:
+        log = logs.open(job_id)
+    except LogError as error:
+        return JobFacts(job_id=job_id, records=0, began_us=0, last_us=0, problem=str(error))
+    plan, problem = None, ""
+    try:
+        start, end = log.start_offset(), log.high_watermark()
+        records = end - start
+        if records:
+            began = next(iter(log.read(start, end))).timestamp_ms * 1000
+            last = next(iter(log.read(end - 1, end))).timestamp_ms * 1000
+        if is_read:
+            plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
+    except RecordError as error:
+        problem = f"{error}; `coordlog verify {job_id}` tells all"
+    finally:
+        log.close()
+    return JobFacts(
+        job_id=job_id, records=records, began_us=began, last_us=last, plan=plan, problem=problem
+    )

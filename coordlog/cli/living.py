@@ -1,0 +1,116 @@
+"""Whether a driver of a job lives: asked before a command takes its place, or what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
+from coordlog.log.port import Log
+from coordlog.projections.audit import audit_records
+from coordlog.projections.snapshots import SnapshotUnusableError, state_of
+from coordlog.projections.state import JobState
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.endpoint import probe_driver
+from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
+
+__all__ = ["Reign", "driver_lives", "refuse_live_driver", "reign_in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reign:
+    """The epoch in force, and where its driver listens."""
+
+    epoch: int
+    driver_id: str
+    endpoint: str
+    """Empty where nobody does."""
+    is_over: bool
+    """Whether the job has ended."""
+
+    @classmethod
+    def of(cls, state: JobState) -> Reign:
+        """That of a state."""
+        return cls(
+            epoch=state.epoch,
+            driver_id=state.driver_id,
+            endpoint=state.launch.get("endpoint", ""),
+            is_over=state.is_over,
+        )
+
+
+def reign_in(log: Log, job: str) -> Reign | None:
+    """The reign in force by the headers and the reigns alone, whatever else of the log can be read.
+
+    None where none has begun.
+
+    Raises:
+        CommandError: What counts in the log cannot be told.
+    """
+    found: Reign | None = None
+    try:
+        for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
+            if one.counts and one.record is not None:
+                found = _after(found, one.record)
+    except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
+        raise CommandError(
+            job,
+            f"whether a driver of it lives cannot be told: {error}",
+            "where it is surely gone, --take-over",
+        ) from error
+    return found
+
+
+def _after(before: Reign | None, record: Record) -> Reign | None:
+    if record.kind is Kind.EPOCH_STARTED:
+        return Reign(
+            epoch=record.epoch,
+            driver_id=record.driver_id,
+            endpoint=record.attributes.get("endpoint", ""),
+            is_over=False,
+        )
+    if record.kind is Kind.SNAPSHOT and before is None:  # a pruned log begins with it
+        return Reign.of(state_of(record))
+    if record.kind in (Kind.JOB_FINISHED, Kind.JOB_FAILED) and before is not None:
+        return replace(before, is_over=True)
+    return before
+
+
+def driver_lives(
+    job: str, reign: Reign, *, is_take_over: bool, refusal: type[CommandError] = CommandError
+) -> bool:
+    """Whether a driver of the job answers, and proves itself.
+
+    Args:
+        job: The job.
+        reign: The one in force.
+        is_take_over: The user says that none does.
+        refusal: What is raised.
+
+    Raises:
+        CommandError: Nobody here can tell: there is no token to ask with.
+    """
+    endpoint = reign.endpoint
+    token = find_token(job, endpoint=endpoint)
+    if not endpoint or is_take_over:
+        return False
+    if token is not None:
+        return probe_driver(endpoint, job_id=job, driver_id=reign.driver_id, token=token)
+    if reign.is_over:
+        return False
+    raise refusal(
+        job,
+        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
+        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
+        "--take-over",
+    )
+
+
+def refuse_live_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:
+    """Go on only where no driver of the job lives.
+
+    Raises:
+        DriverAliveError: One does; the message says where.
+        CommandError: As `driver_lives`.
+    """
+    if driver_lives(job, reign, is_take_over=is_take_over):
+        raise DriverAliveError(job, reign.epoch, reign.driver_id, reign.endpoint)

@@ -1,0 +1,145 @@
+"""`coordlog prune`: the beginning of a job's log goes, archived first; what a restart needs stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coordlog.errors import CommandError, RequestError
+from coordlog.limits import RETAINED_CHECKPOINTS
+from coordlog.log.user_folders import home_folder, private_folder
+from coordlog.projections.pruning import PrunePlan
+from coordlog.pruning import planned
+from coordlog.pruning import prune as prune_log
+from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
+from coordlog.spark_integration.client_requests import request_coordinator
+
+from .living import Reign, driver_lives, reign_in
+from .logs import PrunableLogs, with_logs
+
+__all__ = ["prune"]
+
+_PROGRESS_EVERY = 50_000
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--keep-checkpoints",
+    type=click.IntRange(min=1),
+    default=RETAINED_CHECKPOINTS,
+    show_default=True,
+    metavar="N",
+    help="How many of the last checkpoints stay restorable.",
+)
+@click.option(
+    "--archive",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where what is removed goes; default: a file below COORDLOG_HOME/archives.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--take-over",
+    "is_take_over",
+    is_flag=True,
+    help="Where it cannot be known whether a driver lives: it does not.",
+)
+@with_logs
+def prune(
+    logs: PrunableLogs,
+    *,
+    job: str,
+    keep_checkpoints: int,
+    archive: Path | None,
+    yes: bool,
+    is_take_over: bool,
+) -> None:
+    """Remove the beginning of JOB's log, up to a snapshot that a restart can begin with.
+
+    A driver that lives is asked for a new snapshot, and goes on meanwhile; else the newest one in
+    the log is taken. All of the log is folded and compared with its snapshots before anything is
+    removed, and what is removed is archived first, in the form of `coordlog export`.
+    """
+    log = logs.open(job)
+    try:
+        sequence = _snapshot(job, reign_in(log, job), is_take_over=is_take_over)
+        plan = planned(
+            log, job, keep_checkpoints=keep_checkpoints, sequence=sequence, on_progress=_folded
+        )
+        if plan.begins_with is None:
+            _nothing_to_remove(job, plan, is_alive=sequence is not None)
+            return
+        shown = _shown(job, plan)
+        if not yes:
+            click.confirm(f"{shown}. Archive and remove it?", abort=True)
+        path = archive or _archive(job, plan)
+        try:
+            done = prune_log(log, job, plan, path)
+        except FileExistsError as error:
+            raise click.BadParameter(f"{path} is there", param_hint="--archive") from error
+    finally:
+        log.close()
+    click.echo(
+        f"pruned job {job} at {logs.where}: {done.records_below:,} records are in {path}; its log "
+        f"begins with the snapshot at offset {done.offset:,}",
+        err=True,
+    )
+
+
+def _snapshot(job: str, reign: Reign | None, *, is_take_over: bool) -> int | None:
+    """The sequence of a new one, taken by the driver; None where none lives."""
+    if reign is None or not driver_lives(job, reign, is_take_over=is_take_over):
+        return None
+    try:
+        answer = request_coordinator(
+            "",
+            SnapshotWanted(why="prune"),
+            job_id=job,
+            endpoint=reign.endpoint,
+            response_types=(SnapshotTaken,),
+        )
+    except RequestError as error:
+        raise CommandError(
+            job, f"its driver at {reign.endpoint} has taken no snapshot: {error}", "try again"
+        ) from error
+    return answer.sequence
+
+
+def _folded(offset: int) -> None:
+    if offset and offset % _PROGRESS_EVERY == 0:
+        click.echo(f"checked {offset:,} records", err=True)
+
+
+def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
+    """Say why; an error where it is not that all of it has been done already."""
+    if plan.newest is not None and plan.newest.offset <= plan.start:
+        click.echo(f"nothing of job {job} is to be removed: {plan.why_not}", err=True)
+        return
+    next_step = (
+        "keep fewer checkpoints"
+        if is_alive or plan.newest is not None
+        else "prune it while it runs: its driver takes one then"
+    )
+    raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
+
+
+def _shown(job: str, plan: PrunePlan) -> str:
+    target = plan.begins_with
+    assert target is not None, "there is something to remove"
+    kept = ", ".join(map(str, plan.checkpoints)) or "none, as there are none"
+    return (
+        f"The first {target.records_below:,} of {plan.record_count:,} records of job {job}, "
+        f"{target.bytes_below:,} of {plan.byte_count:,} bytes, are before the snapshot at offset "
+        f"{target.offset:,}; checkpoints that stay restorable: {kept}"
+    )
+
+
+def _archive(job: str, plan: PrunePlan) -> Path:
+    target = plan.begins_with
+    assert target is not None, "there is something to remove"
+    private_folder(home_folder())
+    private_folder(home_folder() / "archives")
+    folder = private_folder(home_folder() / "archives" / job)
+    return folder / f"{job}-{plan.start}-{target.offset}.avro"

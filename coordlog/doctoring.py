@@ -1,0 +1,372 @@
+"""What is wrong, or soon will be, with a broker, a job's log and a machine; without asking any of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from coordlog.log.kafka.examining import BrokerFacts, TopicFacts
+from coordlog.log.kafka.topic import Durability, unfit_settings
+from coordlog.projections.pruning import PrunePlan
+
+__all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "examine_all"]
+
+_DISK_LOW = 0.10
+_DISK_OUT = 0.02
+_DAYS_LOW = 14.0
+_CLOCK_S = 30.0
+_HOUR_US = 3_600_000_000
+_RETENTION_LEFT = 0.5
+"""Of the retention: less than that before it eats what a restore needs is a warning."""
+_PRUNE_SHARE = 0.5
+_PRUNE_BYTES = 64 * 1024 * 1024
+_THOUSAND = 1000
+_HOURS_SHOWN = 48.0
+"""Above, days are shown."""
+_KAFKA_MIN = (2, 8)
+_SPARK = ((4, 1), (4, 4))
+
+
+class Grade(enum.Enum):
+    """How a finding is."""
+
+    FINE = "ok"
+    NOTE = "note"
+    """Good to know; nothing need be done."""
+    WARNING = "warning"
+    """Works, and will not for ever."""
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    grade: Grade
+    what: str
+    value: str
+    should_be: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What a job's log says, as far as it was read."""
+
+    job_id: str
+    records: int
+    began_us: int
+    """The time of its first record; 0 where it is empty."""
+    last_us: int
+    plan: PrunePlan | None = None
+    """None where the log was not read."""
+    problem: str = ""
+    """Why it could not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """This machine, and this environment."""
+
+    now_us: int
+    clock_ahead_s: float | None
+    """The broker's before ours; None where it was not measured."""
+    clock_problem: str = ""
+    java: str = ""
+    java_problem: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of packages, empty where one is missing."""
+    home: str = ""
+    home_total_bytes: int = 0
+    home_free_bytes: int = 0
+
+
+def examine_all(
+    machine: MachineFacts, broker: BrokerFacts | None, jobs: tuple[JobFacts, ...]
+) -> tuple[Finding, ...]:
+    """Every finding, in the order of what depends on what: the machine, the broker, each job."""
+    found = [*_machine(machine)]
+    if broker is not None:
+        found += _broker(broker, jobs, machine)
+        by_name = {one.name: one for one in broker.topics}
+        for job in jobs:
+            topic = by_name[f"{job.job_id}.log"]
+            found += [*_topic(job, topic), *_job(job, topic, machine.now_us)]
+    return tuple(found)
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+def _machine(one: MachineFacts) -> Iterator[Finding]:
+    if one.java_problem:
+        yield Finding(grade=Grade.WRONG, what="Java", value=one.java_problem)
+    else:
+        yield Finding(grade=Grade.FINE, what="Java", value=one.java)
+    for name, version in sorted(one.versions.items()):
+        yield _package(name, version)
+    share = one.home_free_bytes / one.home_total_bytes if one.home_total_bytes else 1.0
+    yield _disk(
+        f"disk of {one.home}",
+        share,
+        one.home_free_bytes,
+        "free some, or set COORDLOG_HOME elsewhere",
+    )
+
+
+def _package(name: str, version: str) -> Finding:
+    if not version:
+        return Finding(
+            grade=Grade.WRONG,
+            what=name,
+            value="not installed",
+            next_step="install coordlog again: pip install coordlog",
+        )
+    if name == "pyspark":
+        lowest, above = _SPARK
+        if not lowest <= _numbers(version)[:2] < above:
+            return Finding(
+                grade=Grade.WRONG,
+                what=name,
+                value=version,
+                should_be=f"{_dotted(lowest)} or newer, below {_dotted(above)}",
+                next_step="install one of these",
+            )
+    return Finding(grade=Grade.FINE, what=name, value=version)
+
+
+def _clock(one: MachineFacts) -> Finding:
+    ahead = one.clock_ahead_s
+    if ahead is None:
+        return Finding(
+            grade=Grade.NOTE,
+            what="clock",
+            value=f"not compared: {one.clock_problem or 'not asked'}",
+        )
+    value = f"the broker's is {abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} this machine's"
+    if abs(ahead) <= _CLOCK_S:
+        return Finding(grade=Grade.FINE, what="clock", value=value)
+    return Finding(
+        grade=Grade.WARNING,
+        what="clock",
+        value=value,
+        should_be=f"within {_CLOCK_S:.0f} s",
+        next_step="let both follow the same time (NTP): a job's times and backoffs go by them",
+    )
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+def _broker(
+    broker: BrokerFacts, jobs: tuple[JobFacts, ...], machine: MachineFacts
+) -> Iterator[Finding]:
+    for number, version in sorted(broker.versions.items()):
+        is_old = bool(version) and _numbers(version)[:2] < _KAFKA_MIN
+        yield Finding(
+            grade=Grade.WARNING if is_old else Grade.FINE if version else Grade.NOTE,
+            what=f"broker {number}",
+            value=f"Kafka {version} or newer" if version else "does not tell its version",
+            should_be=f"{_dotted(_KAFKA_MIN)} or newer" if is_old else "",
+            next_step="upgrade it" if is_old else "",
+        )
+    yield _clock(machine)
+    sizes = {one.name: one.size_bytes for one in broker.topics}
+    rates = [_per_hour(sizes[f"{job.job_id}.log"], job) for job in jobs]
+    rate = sum(one for one in rates if one is not None)
+    for disk in broker.disks:
+        yield from _broker_disk(disk.broker, disk.folder, disk.total_bytes, disk.usable_bytes, rate)
+        if disk.error_code:
+            yield Finding(
+                grade=Grade.WRONG,
+                what=f"disk of broker {disk.broker}, {disk.folder}",
+                value=f"error {disk.error_code}: the broker does not use it",
+                next_step="see the broker's log",
+            )
+
+
+def _broker_disk(
+    broker: int, folder: str, total: int, usable: int, bytes_per_hour: float
+) -> Iterator[Finding]:
+    what = f"disk of broker {broker}, {folder}"
+    if total <= 0:
+        yield Finding(grade=Grade.NOTE, what=what, value="the broker is too old to tell its size")
+        return
+    yield _disk(
+        what, usable / total, usable, "add room, or remove history: coordlog prune, coordlog delete"
+    )
+    if bytes_per_hour > 0:
+        days = usable / bytes_per_hour / 24
+        is_soon = days < _DAYS_LOW
+        yield Finding(
+            grade=Grade.WARNING if is_soon else Grade.NOTE,
+            what=f"{what}, full in",
+            value=f"{days:,.0f} days, at {_size(bytes_per_hour * 24)} a day for the jobs looked at",
+            should_be=f"{_DAYS_LOW:.0f} days or more" if is_soon else "",
+            next_step="coordlog prune JOB, or a larger disk" if is_soon else "",
+        )
+
+
+def _disk(what: str, share: float, free: int, next_step: str) -> Finding:
+    grade = Grade.WRONG if share < _DISK_OUT else Grade.WARNING if share < _DISK_LOW else Grade.FINE
+    is_fine = grade is Grade.FINE
+    return Finding(
+        grade=grade,
+        what=what,
+        value=f"{_size(free)} free, {share:.0%}",
+        should_be="" if is_fine else f"{_DISK_LOW:.0%} or more",
+        next_step="" if is_fine else next_step,
+    )
+
+
+# --- a job ------------------------------------------------------------------------------------------------------------
+def _topic(job: JobFacts, topic: TopicFacts) -> Iterator[Finding]:
+    name = f"topic {topic.name}"
+    if topic.partition_count != 1:
+        yield Finding(
+            grade=Grade.WRONG,
+            what=f"{name}, partitions",
+            value=str(topic.partition_count),
+            should_be="1: a history has one order",
+            next_step="make the topic anew, from an export if anything in it is needed",
+        )
+    # Its retention is looked at against what is in the log.
+    broken = unfit_settings(topic.settings, Durability(retention_ms=0), topic.replication)
+    for rule in broken:
+        yield Finding(
+            grade=Grade.WRONG,
+            what=f"{name}, {rule.setting}",
+            value=f"{topic.settings[rule.setting]}: {rule.why}",
+            should_be=rule.wanted,
+            next_step=f"kafka-configs.sh --alter --entity-type topics --entity-name {topic.name} "
+            f"--add-config {rule.setting}={rule.wanted}",
+        )
+    if not broken:
+        yield Finding(
+            grade=Grade.FINE,
+            what=f"{name}, settings",
+            value=f"lose nothing; {topic.replication} replicas, {topic.in_sync} in sync",
+        )
+    if topic.in_sync < topic.replication:
+        needed = int(topic.settings.get("min.insync.replicas", "1"))
+        yield Finding(
+            grade=Grade.WRONG if topic.in_sync < needed else Grade.WARNING,
+            what=f"{name}, replicas in sync",
+            value=f"{topic.in_sync} of {topic.replication}; an append needs {needed}",
+            should_be=str(topic.replication),
+            next_step="see why a broker lags or is down",
+        )
+    for one in topic.open_transactions:
+        yield Finding(
+            grade=Grade.WRONG,
+            what=f"{name}, open transaction",
+            value=f"{one}; no driver of coordlog makes any",
+            should_be="none",
+            next_step=f"find who else writes to {topic.name}; kafka-transactions.sh abort ends it",
+        )
+    if job.problem:
+        yield Finding(grade=Grade.WRONG, what=f"log of job {job.job_id}", value=job.problem)
+
+
+def _job(job: JobFacts, topic: TopicFacts, now_us: int) -> Iterator[Finding]:
+    name = f"job {job.job_id}"
+    rate = _per_hour(topic.size_bytes, job)
+    pace = ""
+    if rate is not None:
+        hours = (job.last_us - job.began_us) / _HOUR_US
+        pace = f"; {_size(rate)} and {job.records / hours:,.0f} records an hour"
+    yield Finding(
+        grade=Grade.NOTE,
+        what=f"{name}, size",
+        value=f"{job.records:,} records, {_size(topic.size_bytes)}{pace}",
+    )
+    ahead_s = (job.last_us - now_us) / 1e6
+    if ahead_s > _CLOCK_S:
+        yield Finding(
+            grade=Grade.WARNING,
+            what=f"{name}, time of its last record",
+            value=f"{ahead_s:,.0f} s ahead of this machine's clock",
+            should_be="in the past",
+            next_step="let the driver's machine and this one follow the same time",
+        )
+    plan = job.plan
+    if plan is None:
+        return
+    yield from _retention(name, topic, plan, now_us)
+    freed, offset = (
+        (0, 0)
+        if plan.begins_with is None
+        else (plan.begins_with.bytes_below, plan.begins_with.offset)
+    )
+    share = freed / plan.byte_count if plan.byte_count else 0.0
+    is_much = freed > _PRUNE_BYTES and share > _PRUNE_SHARE
+    yield Finding(
+        grade=Grade.NOTE,
+        what=f"{name}, prune",
+        value=f"would free {_size(freed)} ({share:.0%}), all below offset {offset:,}"
+        if plan.begins_with is not None
+        else f"would free nothing: {plan.why_not}",
+        next_step=f"coordlog prune {job.job_id}" if is_much else "",
+    )
+
+
+def _retention(name: str, topic: TopicFacts, plan: PrunePlan, now_us: int) -> Iterator[Finding]:
+    newest = plan.newest
+    needed_us = plan.began_us if newest is None else newest.timestamp_us
+    what = (
+        "its first record"
+        if newest is None
+        else f"its newest snapshot, at offset {newest.offset:,}"
+    )
+    oldest = (
+        f"; its oldest restorable checkpoint is {plan.checkpoints[0]}" if plan.checkpoints else ""
+    )
+    retention_ms = int(topic.settings.get("retention.ms", "-1"))
+    if retention_ms < 0:
+        yield Finding(
+            grade=Grade.FINE,
+            what=f"{name}, retention",
+            value=f"for ever; a restart needs {what}{oldest}",
+        )
+        return
+    left_us = needed_us + retention_ms * 1000 - now_us
+    is_fine = left_us > _RETENTION_LEFT * retention_ms * 1000
+    gone = "it may be gone at any moment" if left_us <= 0 else f"it is kept {_span(left_us)} more"
+    yield Finding(
+        grade=Grade.FINE if is_fine else Grade.WRONG if left_us <= 0 else Grade.WARNING,
+        what=f"{name}, retention",
+        value=f"{_span(retention_ms * 1000)}; a restart needs {what}, which is "
+        f"{_span(now_us - needed_us)} old: {gone}{oldest}",
+        should_be="" if is_fine else "-1, or much longer than from one snapshot to the next",
+        next_step=""
+        if is_fine
+        else f"kafka-configs.sh --alter --entity-type topics --entity-name {topic.name} "
+        "--add-config retention.ms=-1, and remove history with coordlog prune",
+    )
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+def _per_hour(size_bytes: int, job: JobFacts) -> float | None:
+    """Bytes of a job's log an hour; None where it is too short to tell."""
+    lasted = job.last_us - job.began_us
+    return size_bytes / (lasted / _HOUR_US) if job.records > 1 and lasted > _HOUR_US / 60 else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(one) if one.isdigit() else 0 for one in version.split("."))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < _THOUSAND:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= _THOUSAND
+    return f"{count:,.1f} TB"
+
+
+def _span(us: float) -> str:
+    hours = us / _HOUR_US
+    if hours < 1:
+        return f"{hours * 60:,.0f} min"
+    return f"{hours:,.1f} h" if hours < _HOURS_SHOWN else f"{hours / 24:,.1f} days"

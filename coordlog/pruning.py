@@ -1,0 +1,108 @@
+"""Removes the beginning of a job's log, after all of it has been folded and what goes has been archived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from coordlog.errors import CommandError, OffsetGapError, PayloadLostError, RecordError
+from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.port import PrunableLog, StoredRecord
+from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
+from coordlog.projections.snapshots import SnapshotUnusableError, state_of
+from coordlog.restore import check_identity
+from coordlog.schemas.codec import decode_record
+
+__all__ = ["planned", "prune"]
+
+
+def planned(
+    log: PrunableLog,
+    job_id: str,
+    *,
+    keep_checkpoints: int,
+    sequence: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> PrunePlan:
+    """Read and fold all of a log, each snapshot compared with the fold there, and see what can be removed.
+
+    Args:
+        log: The job's.
+        job_id: The job.
+        keep_checkpoints: How many of the last restorable checkpoints must stay so, 1 or more.
+        sequence: Of a snapshot that has just been taken for this: it must be found, and be whole.
+        on_progress: Called with each offset.
+
+    Raises:
+        RecordError: A record that counts cannot be read or applied.
+        RestoreError: The log is a copy.
+        CommandError: The snapshot is not there, or not whole.
+        LogError: The log.
+    """
+    stored = log.read(log.start_offset(), log.high_watermark())
+
+    def watched() -> Iterator[StoredRecord]:
+        for one in stored:
+            if on_progress is not None:
+                on_progress(one.offset)
+            yield one
+
+    plan = plan_prune(watched(), keep_checkpoints=keep_checkpoints)
+    if plan.state.epoch >= 0:
+        check_identity(job_id, plan.state, log.identity)
+    newest = plan.newest
+    if sequence is not None and (newest is None or newest.sequence < sequence):
+        raise CommandError(
+            job_id,
+            f"the snapshot at sequence {sequence}, taken for this, is none that a log can begin with",
+            f"nothing was removed; `coordlog verify {job_id}` tells what is wrong with it",
+        )
+    return plan
+
+
+def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> SnapshotPlace:
+    """Archive what goes, remove it, and look at what the log begins with then.
+
+    Args:
+        log: The job's.
+        job_id: The job.
+        plan: By `planned`: with something to remove.
+        archive: A file that is not there yet.
+
+    Raises:
+        FileExistsError: It is there.
+        SourceError: What was archived cannot be read back; nothing was removed.
+        CommandError: What the log begins with is not what it should; it has been checked before, so that somebody has
+            changed the log meanwhile.
+        LogError: The log.
+    """
+    target = plan.begins_with
+    assert target is not None, "there is something to remove"
+    count = write_exported(log, job_id, archive, to_offset=target.offset)
+    kept = ExportedLog(archive)
+    there = sum(1 for _ in kept.read(kept.start_offset(), kept.high_watermark()))
+    assert there == count == target.records_below, "it was counted twice"
+    log.delete_below(target.offset)
+    start = log.start_offset()
+    if start < target.offset:
+        raise OffsetGapError(log.identity.name, target.offset, start)
+    first = next(iter(log.read(start, log.high_watermark())), None)
+    why_not = "it is not there"
+    if first is not None and first.offset == target.offset:
+        why_not = _why_not(first)
+    if why_not:
+        raise CommandError(
+            job_id,
+            f"its log begins at offset {start}, and the snapshot at {target.offset} is not what it "
+            f"was: {why_not}",
+            f"what was removed is in {archive}",
+        )
+    return target
+
+
+def _why_not(stored: StoredRecord) -> str:
+    try:
+        state_of(decode_record(stored.offset, stored.value, stored.header_bytes))
+    except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
+        return str(error)
+    return ""

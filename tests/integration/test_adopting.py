@@ -1,0 +1,68 @@
+"""A job whose cluster is lost goes on at another one: two real brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.errors import RestoreError
+from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.kafka import KafkaLog
+from driven_history import ALL_ROWS, DrivenJob
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.clause("E9")]
+
+
+def run(broker: EmbeddedBroker, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", broker.bootstrap_servers])
+
+
+def test_a_job_goes_on_at_another_broker_and_every_row_comes_out_once(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    job = "moves-house"
+    driven = DrivenJob(tmp_path, job, is_batch=False)
+    path = tmp_path / "history.avro"
+    there = KafkaLog.for_job(job, broker.bootstrap_servers, fsync=False)
+    there.create()
+    with embedded_broker() as other:
+        here = KafkaLog.for_job(job, other.bootstrap_servers)
+        try:
+            driven.drive(there, kill_attempt_at=3, kill_driver_at=9, snapshot_every=60)
+            assert run(broker, "export", job, str(path)).exit_code == Exit.DONE
+            assert run(other, "import", str(path)).exit_code == Exit.DONE
+            with pytest.raises(RestoreError, match=f"`coordlog adopt {job} --from FILE`"):
+                driven.drive(here)
+            # What was imported to be looked at is a part of what is adopted.
+            done = run(other, "adopt", job, "--from", str(path), "--take-over")
+            assert done.exit_code == Exit.DONE, done.output
+            assert there.identity.cluster_id in done.stderr
+            driven.drive(here, kill_attempt_at=2, snapshot_every=60)
+
+            assert driven.rows() == ALL_ROWS
+            verified = run(other, "verify", job)
+            assert verified.exit_code == Exit.DONE, verified.output
+            # A mirror whose first records are gone: only its offsets are other ones.
+            found = [one.header for one in here.read(0, here.high_watermark())]
+            newest = max(one.snapshot_offset for one in found if one is not None)
+            assert newest > 0
+            here.delete_below(newest)
+            assert here.start_offset() == newest
+            second = KafkaLog(f"{job}.log", broker.bootstrap_servers, fsync=False)
+            second.delete()
+            moved = run(other, "export", job, str(tmp_path / "pruned.avro"))
+            assert moved.exit_code == Exit.DONE, moved.output
+            back = run(broker, "adopt", job, "--from", str(tmp_path / "pruned.avro"))
+            assert back.exit_code == Exit.DONE, back.output
+            verified = run(broker, "verify", job)
+            assert verified.exit_code == Exit.DONE, verified.output
+            assert second.start_offset() == 1
+            second.close()
+        finally:
+            here.close()
+            there.close()

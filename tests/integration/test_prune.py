@@ -1,0 +1,173 @@
+"""A real topic is pruned, with a driver that lives and with none, and the job goes on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.chain import Chain
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.errors import OutOfRangeError, RestoreError
+from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.kafka import KafkaLog
+from coordlog.log.port import UnstoredRecord
+from coordlog.projections.snapshots import SNAPSHOT_TYPE
+from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.spark_integration.transform import transform_spec
+from driven_history import ALL_ROWS, DrivenJob
+from endpoint_parts import TOKEN, EndpointSurroundings
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.clause("E9")]
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+
+def run(broker: EmbeddedBroker, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--bootstrap-servers", broker.bootstrap_servers])
+
+
+def damaged(log: KafkaLog, servers: str) -> KafkaLog:
+    """A topic that begins as `log` does, but for a bit in its first snapshot."""
+    start = log.start_offset()
+    made: list[UnstoredRecord] = []
+    for stored in log.read(start, log.high_watermark()):
+        record = decode_record(stored.offset, stored.value, stored.header_bytes)
+        if not made:
+            assert record.kind is Kind.SNAPSHOT
+            value = SNAPSHOT_TYPE.decode(record.payload or b"")
+            assert isinstance(value, JobSnapshot)
+            state = value.state[:-9] + bytes([value.state[-9] ^ 1]) + value.state[-8:]
+            record = replace(record, payload=SNAPSHOT_TYPE.encode(replace(value, state=state)))
+        made.append(to_unstored(record))
+    copy = KafkaLog.for_job("damaged", servers, fsync=False)
+    copy.create()
+    writer = copy.writer()
+    nothing = UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)
+    writer.append([nothing, *made], timeout_s=30)
+    writer.close(timeout_s=1)
+    copy.delete_below(1)
+    return copy
+
+
+def test_a_topic_is_pruned_its_job_goes_on_and_a_damaged_beginning_is_refused_by_name(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    driven = DrivenJob(tmp_path, "shortened", is_batch=False)
+    log = KafkaLog.for_job("shortened", broker.bootstrap_servers, fsync=False)
+    log.create()
+    try:
+        driven.drive(log, kill_attempt_at=3, kill_driver_at=9, snapshot_every=60)
+        end = log.high_watermark()
+        done = run(broker, "prune", "shortened", "--yes", "--take-over")
+        assert done.exit_code == Exit.DONE, done.output
+        start = log.start_offset()
+        assert 0 < start < end == log.high_watermark()
+        with pytest.raises(OutOfRangeError):
+            log.read(0, end)
+        broken = damaged(log, broker.bootstrap_servers)
+        try:
+            with pytest.raises(
+                RestoreError,
+                match=r"the snapshot at offset 1, with which the log begins, is not to be used",
+            ):
+                driven.drive(broken)
+            assert broken.high_watermark() == end - start + 1, "nothing was appended"
+        finally:
+            broken.delete()
+            broken.close()
+        driven.drive(log, kill_attempt_at=2, snapshot_every=60)
+
+        assert driven.rows() == ALL_ROWS
+        for command in ("verify", "history", "attempts", "splits", "checkpoints", "state"):
+            shown = run(broker, command, "shortened")
+            assert shown.exit_code == Exit.DONE, shown.output
+        again = run(broker, "prune", "shortened", "--yes")
+        assert again.exit_code == Exit.DONE, again.output
+        assert log.start_offset() > start
+        finished = run(broker, "verify", "shortened")
+        assert finished.exit_code == Exit.DONE, finished.output
+    finally:
+        log.delete()
+        log.close()
+
+
+def test_a_driver_that_lives_is_asked_for_a_snapshot_and_goes_on(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(4):
+        (source / f"{number}.csv").write_text(f"a\n{number}\n")
+    stuck, released = threading.Event(), threading.Event()
+
+    def sticking(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column("a")[0].as_py() == 2:
+            stuck.set()
+            assert released.wait(WAIT_S)
+        return batch
+
+    sink = ParquetSink(tmp_path / "out")
+    sink.prepare("job")
+    chain = Chain(
+        source=FileSource(source).spec(), operators=[transform_spec(sticking), sink.spec()]
+    )
+    log = KafkaLog.for_job("job", broker.bootstrap_servers, fsync=False)
+    log.create()
+    driver = JobDriver(
+        chain=chain,
+        log=log,
+        options=DriverOptions(
+            job_id="job",
+            parallelism=1,
+            is_batch=False,
+            runtime=RuntimeOptions(checkpoint_interval_s=0.05, snapshot_every=None),
+        ),
+        surroundings=EndpointSurroundings(chain, "job", 1),
+    )
+    try:
+        driver.start()
+        try:
+            assert stuck.wait(WAIT_S)
+            blind = run(broker, "prune", "job", "--yes")
+            assert blind.exit_code == Exit.USAGE
+            assert "cannot be asked from here, without its token" in blind.stderr
+            monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
+            refused = run(broker, "delete", "job", "--yes")
+            assert refused.exit_code == Exit.REFUSED
+            assert "is driven by a live driver" in refused.stderr
+            assert "ws://127.0.0.1" in refused.stderr
+            done = run(broker, "prune", "job", "--yes")
+            assert done.exit_code == Exit.DONE, done.output
+            assert log.start_offset() > 0
+        finally:
+            released.set()
+        result = driver.wait(WAIT_S)
+
+        assert result is not None
+        assert (result.status, result.epoch) == (JobStatus.FINISHED, 0)
+        verified = run(broker, "verify", "job")
+        assert verified.exit_code == Exit.DONE, verified.output
+        assert "1 snapshots" in verified.stdout
+        assert run(broker, "delete", "job", "--yes").exit_code == Exit.DONE
+    finally:
+        log.delete()
+        log.close()

@@ -1,0 +1,260 @@
+"""What `coordlog doctor` makes of what it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, examine_all
+from coordlog.errors import LogUnavailableError
+from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
+from coordlog.log.kafka.topic import Durability, settings_to_create
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import NotingProvider, chain_of
+
+HOUR_US = 3_600_000_000
+NOW_US = 1_000 * HOUR_US
+GB = 10**9
+
+MACHINE = MachineFacts(
+    now_us=NOW_US,
+    clock_ahead_s=0.1,
+    java="/usr/bin/java",
+    versions={"pyspark": "4.1.1", "kafka-python": "3.0.12"},
+    home="/home",
+    home_total_bytes=100 * GB,
+    home_free_bytes=50 * GB,
+)
+TOPIC = TopicFacts(
+    name="j.log",
+    partition_count=1,
+    replication=3,
+    in_sync=3,
+    settings={**settings_to_create(Durability(), 3), "other": "x"},
+    size_bytes=GB,
+    open_transactions=(),
+)
+BROKER = BrokerFacts(
+    cluster_id="c",
+    versions={1: "4.0"},
+    disks=(Disk(broker=1, folder="/data", total_bytes=1000 * GB, usable_bytes=500 * GB),),
+    topics=(TOPIC,),
+)
+SNAPSHOT = SnapshotPlace(
+    offset=900,
+    sequence=890,
+    timestamp_us=NOW_US - 10 * HOUR_US,
+    completed=frozenset({5, 6, 7}),
+    bytes_below=9 * GB // 10,
+    records_below=900,
+)
+PLAN = PrunePlan(
+    start=0,
+    end=1000,
+    state=plan_prune([], keep_checkpoints=1).state,
+    began_us=NOW_US - 100 * HOUR_US,
+    checkpoints=(5, 6, 7),
+    oldest_us=NOW_US - 11 * HOUR_US,
+    begins_with=SNAPSHOT,
+    why_not="",
+    record_count=1000,
+    byte_count=GB,
+    newest=SNAPSHOT,
+)
+JOB = JobFacts(job_id="j", records=1000, began_us=NOW_US - 100 * HOUR_US, last_us=NOW_US, plan=PLAN)
+
+
+def found(
+    machine: MachineFacts = MACHINE, broker: BrokerFacts = BROKER, job: JobFacts = JOB
+) -> dict[str, Finding]:
+    return {one.what: one for one in examine_all(machine, broker, (job,))}
+
+
+def with_topic(**changes: object) -> BrokerFacts:
+    return replace(BROKER, topics=(replace(TOPIC, **changes),))  # type: ignore[arg-type]
+
+
+def with_setting(name: str, value: str) -> BrokerFacts:
+    return with_topic(settings={**TOPIC.settings, name: value})
+
+
+def bad(findings: dict[str, Finding]) -> dict[str, Grade]:
+    return {
+        what: one.grade
+        for what, one in findings.items()
+        if one.grade in (Grade.WARNING, Grade.WRONG)
+    }
+
+
+def test_where_all_is_well_figures_are_told_and_nothing_is_to_be_done() -> None:
+    made = found()
+
+    assert bad(made) == {}
+    assert made["job j, size"].value == "1,000 records, 1.0 GB; 10.0 MB and 10 records an hour"
+    # 500 GB at 10 MB an hour
+    assert made["disk of broker 1, /data, full in"].value.startswith("2,083 days, at 240.0 MB a")
+    assert made["job j, prune"].value == "would free 900.0 MB (90%), all below offset 900"
+    assert made["job j, prune"].next_step == "coordlog prune j"
+    assert made["job j, retention"].value == (
+        "for ever; a restart needs its newest snapshot, at offset 900; its oldest restorable "
+        "checkpoint is 5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hours", "grade", "said"),
+    [
+        (30, Grade.FINE, "kept 20.0 h more"),
+        (12, Grade.WARNING, ""),
+        (9, Grade.WRONG, "it may be gone at any moment"),
+    ],
+)
+def test_retention_is_told_before_it_eats_what_a_restart_needs(
+    hours: int, grade: Grade, said: str
+) -> None:
+    broker = with_setting("retention.ms", str(hours * 3_600_000))
+    one = found(broker=broker)["job j, retention"]
+
+    assert one.grade is grade
+    if grade is Grade.WARNING:
+        said = "12.0 h; a restart needs its newest snapshot, at offset 900, which is 10.0 h old: it is kept 2.0 h more"
+    assert said in one.value
+    assert ("retention.ms=-1" in one.next_step) is (grade is not Grade.FINE)
+
+
+def test_without_a_snapshot_the_first_record_is_what_a_restart_needs() -> None:
+    plan = replace(PLAN, newest=None, begins_with=None, why_not="it has no snapshot")
+    broker = with_setting("retention.ms", str(101 * 3_600_000))
+    made = found(broker=broker, job=replace(JOB, plan=plan))
+
+    assert made["job j, retention"].grade is Grade.WARNING
+    assert "its first record, which is 4.2 days old: it is kept 1.0 h more" in (
+        made["job j, retention"].value
+    )
+    assert made["job j, prune"].value == "would free nothing: it has no snapshot"
+
+
+BROKEN: dict[str, tuple[BrokerFacts, str, Grade]] = {
+    "compaction": (
+        with_setting("cleanup.policy", "compact"),
+        "topic j.log, cleanup.policy",
+        Grade.WRONG,
+    ),
+    "size": (with_setting("retention.bytes", "5"), "topic j.log, retention.bytes", Grade.WRONG),
+    "small": (
+        with_setting("max.message.bytes", "1000"),
+        "topic j.log, max.message.bytes",
+        Grade.WRONG,
+    ),
+    "min": (
+        with_setting("min.insync.replicas", "1"),
+        "topic j.log, min.insync.replicas",
+        Grade.WRONG,
+    ),
+    "lags": (with_topic(in_sync=2), "topic j.log, replicas in sync", Grade.WARNING),
+    "down": (with_topic(in_sync=1), "topic j.log, replicas in sync", Grade.WRONG),
+    "two": (with_topic(partition_count=2), "topic j.log, partitions", Grade.WRONG),
+    "hangs": (
+        with_topic(open_transactions=("producer 7 since offset 3",)),
+        "topic j.log, open transaction",
+        Grade.WRONG,
+    ),
+    "old": (replace(BROKER, versions={1: "2.4"}), "broker 1", Grade.WARNING),
+    "full": (
+        replace(BROKER, disks=(replace(BROKER.disks[0], usable_bytes=GB),)),
+        "disk of broker 1, /data",
+        Grade.WRONG,
+    ),
+    "offline": (
+        replace(BROKER, disks=(replace(BROKER.disks[0], error_code=56),)),
+        "disk of broker 1, /data",
+        Grade.WRONG,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_with_a_broker_or_topic_is_told_with_what_to_do(name: str) -> None:
+    broker, what, grade = BROKEN[name]
+    one = found(broker=broker)[what]
+
+    assert one.grade is grade
+    assert one.next_step
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "grade"),
+    [
+        ({"java_problem": "no java"}, "Java", Grade.WRONG),
+        ({"clock_ahead_s": -45.0}, "clock", Grade.WARNING),
+        ({"clock_ahead_s": None}, "clock", Grade.NOTE),
+        ({"versions": {"pyspark": "3.5.1"}}, "pyspark", Grade.WRONG),
+        ({"versions": {"fastavro": ""}}, "fastavro", Grade.WRONG),
+        ({"home_free_bytes": 5 * GB}, "disk of /home", Grade.WARNING),
+        ({"now_us": NOW_US - HOUR_US}, "job j, time of its last record", Grade.WARNING),
+    ],
+)
+def test_what_is_wrong_with_the_machine_is_told(
+    change: dict[str, object], what: str, grade: Grade
+) -> None:
+    assert found(machine=replace(MACHINE, **change))[what].grade is grade  # type: ignore[arg-type]
+
+
+class Place:
+    """A broker with one log."""
+
+    where = "memory"
+
+    def __init__(self, broker: BrokerFacts) -> None:
+        self.broker = broker
+        job = HandDrivenJob(chain_of(NotingProvider()), job_id="j")
+        job.register(0)
+        job.crash()
+        self.log = job.log
+
+    def jobs(self) -> tuple[str, ...]:
+        return ("j",)
+
+    def open(self, job_id: str) -> MemoryLog:
+        assert job_id == "j"
+        return self.log
+
+    def delete(self, job_id: str) -> None:
+        raise AssertionError(job_id)
+
+    def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
+        assert job_ids == ("j",)
+        return self.broker
+
+    def clock_ahead_s(self) -> float:
+        raise LogUnavailableError("memory", "asking its time", 1.0)
+
+
+def test_the_exit_status_tells_whether_anything_is_to_be_done() -> None:
+    fine = CliRunner().invoke(main, ["doctor", "j"], obj=lambda _servers: Place(BROKER))
+    lines = fine.stdout.splitlines()
+    assert "note    clock: not compared: the log memory did not answer" in fine.stdout
+    assert any(
+        one.startswith("note    job j, prune: would free nothing: it has no") for one in lines
+    )
+    assert lines[-1].endswith("things looked at: 0 wrong, 0 warnings")
+    assert fine.exit_code == Exit.DONE
+
+    broken = with_setting("cleanup.policy", "compact")
+    wrong = CliRunner().invoke(main, ["doctor", "--json"], obj=lambda _servers: Place(broken))
+    assert wrong.exit_code == Exit.FAILED
+    rows = [json.loads(one) for one in wrong.stdout.splitlines()]
+    (one,) = [row for row in rows if row["grade"] == "wrong"]
+    assert one["what"] == "topic j.log, cleanup.policy"
+    assert "--add-config cleanup.policy=delete" in one["next_step"]
+
+    unknown = CliRunner().invoke(main, ["doctor", "k"], obj=lambda _servers: Place(BROKER))
+    assert unknown.exit_code == Exit.FAILED
+    assert "the jobs there are j" in unknown.stderr

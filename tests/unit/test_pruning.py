@@ -1,0 +1,461 @@
+"""The beginning of a log is removed, and every reader begins with the snapshot that it begins with then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.errors import RecordError, RestoreError
+from coordlog.log.exported import ExportedLog
+from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
+from coordlog.log.port import StoredRecord
+from coordlog.looking import state_at
+from coordlog.own_reign import read_records
+from coordlog.payload_cleaning import store_named_in
+from coordlog.payloads import PayloadOptions
+from coordlog.projections.audit import audit, audit_records
+from coordlog.projections.progress import JobEnd, ProgressFold
+from coordlog.projections.pruning import plan_prune
+from coordlog.projections.snapshots import (
+    SNAPSHOT_TYPE,
+    SnapshotCodec,
+    redacted_snapshot,
+    snapshot_in,
+    state_of,
+)
+from coordlog.projections.verification import verify
+from coordlog.restore import projection_of, rebuild
+from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import STORE_ATTRIBUTE
+from coordlog.spark_integration.history import tell_void
+from coordlog.testing.by_hand import HandDrivenJob
+from driven_history import ALL_ROWS, DrivenJob
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from one_log import OneLog
+from split_fakes import ask, pull_of
+from split_fakes import chain_of as split_chain
+from sweep_runs import RUNS
+
+pytestmark = pytest.mark.clause("E9")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    return tmp_path / "home"
+
+
+def worked(*, snapshot_every: int | None = 7, checkpoints: int = 8) -> HandDrivenJob:
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)),
+        options=RuntimeOptions(snapshot_every=snapshot_every),
+    )
+    attempt = job.register(0)
+    for n in range(checkpoints):
+        attempt.send("source", Up(n=n))
+        checkpoint_id = job.trigger()
+        assert checkpoint_id is not None
+        attempt.ack_checkpoint(checkpoint_id, states={"source": b"state"})
+    return job
+
+
+def run(log: MemoryLog, *arguments: str, job: str = "job") -> Result:
+    return CliRunner().invoke(main, arguments, obj=lambda _servers: OneLog(log, job))
+
+
+# what may go
+
+
+def test_a_log_may_begin_with_the_newest_snapshot_from_which_all_that_is_kept_is_there() -> None:
+    log = worked().log
+    records = list(audit_records(log.records))
+    completed = {
+        one.record.checkpoint_id: one.offset
+        for one in records
+        if one.record is not None and one.record.kind is Kind.CHECKPOINT_COMPLETED
+    }
+    snapshots = [one.offset for one in records if one.record and one.record.kind is Kind.SNAPSHOT]
+    plan = plan_prune(log.records, keep_checkpoints=3)
+
+    assert plan.checkpoints == (6, 7, 8)
+    assert plan.begins_with is not None
+    # A snapshot before the completion of 6 has it behind it; one after it holds it, while it is retained.
+    assert plan.begins_with.offset == snapshots[-1] > completed[6]
+    assert 6 in plan.begins_with.completed or plan.begins_with.offset < completed[6]
+    assert plan.begins_with.records_below == snapshots[-1]
+    assert plan_prune(log.records, keep_checkpoints=99).checkpoints == (6, 7, 8)
+    assert plan_prune([], keep_checkpoints=1).why_not == "it has no snapshot"
+
+
+def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = worked().log
+    monkeypatch.setattr("coordlog.projections.pruning.kept_checkpoints", lambda _state: (2,))
+    plan = plan_prune(log.records, keep_checkpoints=1)
+
+    assert plan.checkpoints == (2, 8)
+    assert plan.begins_with is not None
+    assert 2 in plan.begins_with.completed
+    later = [
+        one.record
+        for one in audit_records(log.records)
+        if one.record and one.record.kind is Kind.SNAPSHOT and one.offset > plan.begins_with.offset
+    ]
+    assert later, "there are newer ones, which have it no more"
+    monkeypatch.setattr("coordlog.projections.pruning.kept_checkpoints", lambda _state: (99,))
+    none = plan_prune(log.records, keep_checkpoints=1)
+    assert none.begins_with is None
+    assert none.why_not == "no snapshot leaves all of the checkpoints 8, 99"
+
+
+def reign(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: str) -> None:
+    """Another reign, whose driver came across this snapshot and no other."""
+    last = read_records(log).state
+    said = {name: one for name, one in last.launch.items() if name != "command"}
+    log.store(
+        to_unstored(
+            Record(
+                epoch=epoch,
+                driver_id=f"driver-{epoch}",
+                sequence=None,
+                kind=Kind.EPOCH_STARTED,
+                timestamp_us=last.timestamp_us,
+                job_id="job",
+                attributes={**said, **attributes},
+            ),
+            snapshot_offset=snapshot_offset,
+        )
+    )
+
+
+def test_a_log_begins_with_no_snapshot_that_its_last_driver_could_not_read() -> None:
+    log = worked().log
+    plan = plan_prune(log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    newest, others = (
+        plan.begins_with.offset,
+        sorted({one.header.snapshot_offset for one in log.records if one.header} - {-1}),
+    )
+    # A new version of a projection: this driver has folded from further back.
+    reign(log, 1, others[1])
+    older = plan_prune(log.records, keep_checkpoints=1)
+    assert older.begins_with is not None
+    assert older.begins_with.offset == others[1] < newest
+    # What a command says of snapshots, which knows nothing of projections, counts for nothing.
+    reign(log, 2, newest, command="skip")
+    assert plan_prune(log.records, keep_checkpoints=1).begins_with == older.begins_with
+    reign(log, 3, -1)
+    none = plan_prune(log.records, keep_checkpoints=1)
+    assert none.begins_with is None
+    assert none.why_not == "its last driver could start from no snapshot that there is"
+
+
+def damaged(log: MemoryLog, offset: int) -> MemoryLog:
+    """The log with another state in the snapshot that stands there."""
+    copy = MemoryLog("damaged")
+    for one in log.records:
+        record = decode_record(one.offset, one.value, one.header_bytes)
+        assert one.header is not None
+        if one.offset == offset:
+            value = SNAPSHOT_TYPE.decode(record.payload or b"")
+            assert isinstance(value, JobSnapshot)
+            changed = replace(value, state_sha256=bytes(32))
+            record = replace(record, payload=SNAPSHOT_TYPE.encode(changed))
+        copy.store(to_unstored(record, snapshot_offset=one.header.snapshot_offset))
+    return copy
+
+
+def test_a_snapshot_that_is_damaged_is_none_that_a_log_may_begin_with() -> None:
+    log = worked().log
+    first = plan_prune(log.records, keep_checkpoints=1).begins_with
+    assert first is not None
+    plan = plan_prune(damaged(log, first.offset).records, keep_checkpoints=1)
+
+    assert plan.begins_with is not None
+    assert plan.begins_with.offset < first.offset
+
+
+def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
+    log, other = worked().log, MemoryLog("other")
+    first = plan_prune(log.records, keep_checkpoints=1).begins_with
+    assert first is not None
+    for one in log.records:
+        record = decode_record(one.offset, one.value, one.header_bytes)
+        assert one.header is not None
+        if one.offset == first.offset:
+            state = state_of(record)
+            changed = replace(state, next_event_id=state.next_event_id + 1)
+            record = replace(record, payload=redacted_snapshot(record, changed))
+        other.store(to_unstored(record, snapshot_offset=one.header.snapshot_offset))
+    plan = plan_prune(other.records, keep_checkpoints=1)
+
+    assert plan.begins_with is not None
+    assert plan.begins_with.offset < first.offset
+
+
+# the readers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_every_reader_begins_with_the_snapshot_that_a_pruned_log_begins_with(name: str) -> None:
+    log = RUNS[name].recorded().job.log
+    whole, shown = state_at(log), audit(log.records)
+    plan = plan_prune(log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    log.delete_below(plan.begins_with.offset)
+
+    assert state_at(log).state == whole.state == read_records(log).state
+    found = verify(log.records)
+    assert found.faults == []
+    assert (
+        found.record_count == plan.record_count - plan.begins_with.records_below - found.void_count
+    )
+    left = audit(log.records)
+    assert left.record_count == found.record_count
+    assert {one.checkpoint_id for one in left.checkpoints} <= {
+        one.checkpoint_id for one in shown.checkpoints
+    }
+    fold = ProgressFold()
+    for one in audit_records(log.records):
+        if one.counts and one.record is not None:
+            fold.apply(one.record)
+    assert fold.progress.end is JobEnd.FINISHED
+    assert fold.progress.next_sequence == whole.state.next_sequence
+    (batch,) = tell_void([_as_arrow(log.records)])
+    assert batch.column("void").null_count == found.record_count
+
+
+def _as_arrow(records: tuple[StoredRecord, ...]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "offset": [one.offset for one in records],
+            "value": [one.value for one in records],
+            "header": [one.header_bytes for one in records],
+        }
+    )
+
+
+def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> None:
+    job = worked()
+    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    start = plan.begins_with.offset
+    log = damaged(job.log, start)
+    log.delete_below(start)
+    said = (
+        rf"the snapshot at offset {start}, with which the log begins, is not to be used \(it is "
+        r"damaged.*`coordlog adopt`"
+    )
+    for is_whole in (False, True):
+        with pytest.raises(RestoreError, match=said):
+            rebuild(log, job.chain, projection_of(job.chain), is_whole=is_whole)
+    for read in (state_at, read_records):
+        with pytest.raises(RecordError, match=f"offset {start} .SNAPSHOT.: it is damaged"):
+            read(log)
+    assert "no place to start from: it is damaged" in verify(log.records).faults[0].what
+    refused = run(log, "prune", "job", "--yes")
+    assert refused.exit_code == Exit.USAGE
+    assert "whether a driver of it lives cannot be told: it is damaged" in refused.stderr
+
+
+# a driver's answer
+
+
+def test_a_driver_that_is_asked_takes_a_snapshot_and_answers_once_it_counts() -> None:
+    job = worked(snapshot_every=None)
+    assert job.history(Kind.SNAPSHOT) == []
+    job.is_held = True
+    asked = job.ask("", SnapshotWanted(why="test"))
+    assert asked.is_open
+    job.release()
+
+    answer = asked.answer()
+    (snapshot,) = job.history(Kind.SNAPSHOT)
+    assert answer.sequence == snapshot.sequence
+    assert answer.response == SnapshotTaken(payload_bytes=len(snapshot.payload or b""))
+    state = job.runtime.state
+    job.crash()
+    made = rebuild(job.log, job.chain, projection_of(job.chain))
+    assert made.state == state
+    plan = plan_prune(job.log.records, keep_checkpoints=3)
+    assert plan.begins_with is not None
+    assert plan.begins_with.sequence == answer.sequence
+
+
+def test_one_that_is_asked_while_a_checkpoint_waits_for_the_log_takes_it_behind() -> None:
+    job = worked(snapshot_every=None)
+    attempt = job.attempts[1]
+    checkpoint_id = job.trigger()
+    assert checkpoint_id is not None
+    job.is_held = True
+    attempt.ack_checkpoint(checkpoint_id, states={"source": b"state"})
+    asked = job.ask("", SnapshotWanted(why="test"))
+    also = job.ask("", SnapshotWanted(why="test"))
+    assert asked.is_open
+    job.release()
+    kinds = [one.kind for one in job.history()]
+
+    assert asked.answer().sequence < also.answer().sequence
+    completed = max(n for n, one in enumerate(kinds) if one is Kind.CHECKPOINT_COMPLETED)
+    assert [n > completed for n, one in enumerate(kinds) if one is Kind.SNAPSHOT] == [True, True]
+    # It holds the offset of that checkpoint, which is known only once that counts.
+    codec = SnapshotCodec(projection_of(job.chain))
+    for snapshot in job.history(Kind.SNAPSHOT):
+        at = codec.decode(snapshot_in(snapshot)).checkpoint_offset
+        assert at is not None
+        stored = job.log.records[at]
+        there = decode_record(at, stored.value, stored.header_bytes)
+        assert (there.kind, there.checkpoint_id) == (Kind.CHECKPOINT_COMPLETED, checkpoint_id)
+
+
+def test_a_job_whose_projection_has_no_codec_tells_that_it_takes_none() -> None:
+    projection = replace(HANDLED, codec=None)
+    job = HandDrivenJob(chain_of(NotingProvider(projection=projection)))
+    asked = job.ask("", SnapshotWanted(why="test"))
+
+    with pytest.raises(Exception, match=r"no snapshot: the projections of .*source.* no codec"):
+        asked.answer()
+    assert job.history(Kind.SNAPSHOT) == []
+
+
+def test_a_snapshot_that_is_asked_for_stands_in_the_log_where_others_stand_in_the_store(
+    tmp_path: Path,
+) -> None:
+    url = str(tmp_path / "payloads")
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)),
+        options=RuntimeOptions(snapshot_every=7),
+        payloads=PayloadOptions(store=PayloadStore(url, "job"), limit_bytes=64),
+    )
+    attempt = job.register(0)
+    for n in range(12):
+        attempt.send("source", Up(n=n))
+    stored = plan_prune(job.log.records, keep_checkpoints=1)
+    assert stored.begins_with is None
+    assert "no snapshot can be used, the one at offset" in stored.why_not
+    assert "looked for in no payload store" in stored.why_not
+    asked = job.ask("", SnapshotWanted(why="test")).answer()
+    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    assert plan.begins_with.sequence == asked.sequence
+    state = job.runtime.state
+    job.crash()
+    job.log.delete_below(plan.begins_with.offset)
+
+    assert read_records(job.log).state.next_sequence == state.next_sequence
+
+
+def test_a_job_that_is_opened_again_has_snapshots_too() -> None:
+    job = HandDrivenJob(split_chain(pull_of("a")), is_batch=True)
+    attempt = job.register(0)
+    ask(attempt)
+    attempt.finish_split("source", "a")
+    ask(attempt)
+    attempt.complete()
+    job.crash()
+    job = HandDrivenJob(job.chain, log=job.log, is_batch=True, again=True, clock=job.clock)
+    assert job.runtime.state.opening
+    asked = job.ask("", SnapshotWanted(why="test")).answer()
+    state = job.runtime.state
+    job.crash()
+    plan = plan_prune(job.log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    assert plan.begins_with.sequence == asked.sequence
+    assert verify(job.log.records).faults == []
+    job.log.delete_below(plan.begins_with.offset)
+
+    assert rebuild(job.log, job.chain, projection_of(job.chain)).state == state
+
+
+def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
+    log = worked().log
+    plan = plan_prune(log.records, keep_checkpoints=1)
+    assert plan.begins_with is not None
+    log.delete_below(plan.begins_with.offset)
+    assert store_named_in(iter(log.records)) == ""
+    first = log.records[0]
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    state = state_of(record)
+    named = replace(state, launch=state.launch.set(STORE_ATTRIBUTE, "memory://there"))
+    other = MemoryLog("named")
+    other.store(to_unstored(record))
+    other.store(to_unstored(replace(record, payload=redacted_snapshot(record, named))))
+    other.delete_below(1)
+    assert store_named_in(iter(other.records)) == "memory://there"
+
+
+# the command
+
+
+def test_what_is_removed_is_archived_first_and_the_rest_is_as_it_was(home: Path) -> None:
+    log = worked().log
+    before = log.records
+    assert run(log, "prune", "job", "--yes").exit_code == Exit.DONE
+    start = log.start_offset()
+
+    assert start > 0
+    assert log.records == before[start:]
+    archive = home / "archives" / "job" / f"job-0-{start}.avro"
+    assert tuple(ExportedLog(archive).read(0, start)) == before[:start]
+    again = run(log, "prune", "job", "--yes")
+    assert again.stderr == "nothing of job job is to be removed: it begins there already\n"
+    assert "all of it holds" in run(log, "verify", "job").stdout
+
+
+def test_it_asks_first_and_replaces_no_file(home: Path) -> None:
+    log = worked().log
+    asked = CliRunner().invoke(
+        main, ["prune", "job"], obj=lambda _servers: OneLog(log), input="n\n"
+    )
+    assert asked.exit_code == 1
+    assert "checkpoints that stay restorable: 6, 7, 8. Archive and remove it?" in asked.output
+    assert log.start_offset() == 0
+    assert not (home / "archives" / "job").exists()
+    mine = home.parent / "mine.avro"
+    mine.write_text("mine")
+    refused = run(log, "prune", "job", "--yes", "--archive", str(mine))
+    assert refused.exit_code == Exit.USAGE
+    assert mine.read_text() == "mine"
+    assert log.start_offset() == 0
+
+
+def test_a_log_without_a_snapshot_is_pruned_while_its_job_runs() -> None:
+    log = worked(snapshot_every=None).log
+    refused = run(log, "prune", "job", "--yes")
+
+    assert refused.exit_code == Exit.USAGE
+    assert "it has no snapshot; prune it while it runs: its driver takes one then" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_job_goes_on_from_its_pruned_log_and_every_row_comes_out_once(
+    tmp_path: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=is_batch)
+    log = MemoryLog("driven")
+    driven.drive(log, kill_attempt_at=3, kill_driver_at=9, snapshot_every=40)
+    done = run(log, "prune", "driven", "--yes", "--take-over", job="driven")
+    assert done.exit_code == Exit.DONE, done.output
+    start = log.start_offset()
+    assert start > 0
+    driven.drive(log, kill_attempt_at=2, kill_driver_at=6, snapshot_every=40)
+    driven.drive(log)
+
+    assert driven.rows() == ALL_ROWS
+    assert "all of it holds" in run(log, "verify", "driven", job="driven").stdout
+    for command in ("history", "attempts", "splits", "checkpoints", "state"):
+        shown = run(log, command, "driven", job="driven")
+        assert shown.exit_code == Exit.DONE, shown.output
