@@ -14,6 +14,7 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.state import JobState
+from coordlog.projections.unfit import Applying
 from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
@@ -230,5 +231,7 @@ class _Tapped:
         self._turn.append(stored)
         if verdict is not Verdict.FITS:
             for one in self._turn:
-                self.fold.apply(decode_record(one.offset, one.value, one.header_bytes))
+                record = decode_record(one.offset, one.value, one.header_bytes)
+                with Applying(one.offset, record):
+                    self.fold.apply(record)
             self._turn.clear()
