@@ -171,14 +171,25 @@ def refuse_old(topic: str, servers: str, versions: BrokerVersionData) -> None:
     Raises:
         TopicError: It is older than `OLDEST_BROKER`.
     """
-    _, highest = (versions.api_versions or {}).get(ApiKey.Metadata.value, (0, -1))
+    supported = versions.api_versions or {}
+    _, highest = supported.get(ApiKey.Metadata.value, (0, -1))
+    missing = None
     if highest < _TOPIC_IDS:
+        missing = (
+            f"whose Metadata ends at version {highest}, and a log needs version {_TOPIC_IDS}, with"
+            " ids of topics: without them a topic that was deleted and made again would pass for"
+            " the old one"
+        )
+    elif (
+        ApiKey.InitProducerId.value not in supported
+    ):  # as in the first that came without ZooKeeper
+        missing = "without InitProducerId, and a log needs producers that double nothing"
+    if missing is not None:
+        number = versions.broker_version_str
         raise TopicError(
             topic,
-            f"the broker at {servers} is Kafka {versions.broker_version_str}, whose Metadata ends at"
-            f" version {highest}, and a log needs version {_TOPIC_IDS}, with ids of topics: without"
-            " them a topic that was deleted and made again would pass for the old one",
-            f"use Kafka {OLDEST_BROKER} or newer",
+            f"the broker at {servers} is Kafka {number}, {missing}",
+            f"use Kafka {OLDEST_BROKER} or newer, and 3.3 or newer without ZooKeeper",
         )
 
 

@@ -25,7 +25,13 @@ from .access import refuse_old
 from .client import Connection, Questions
 from .reader import read_range
 from .security import Security
-from .topic import Durability, FoundTopic, check_topic, settings_to_create
+from .topic import (
+    TIMESTAMP_BOUNDS,
+    Durability,
+    FoundTopic,
+    check_topic,
+    settings_to_create,
+)
 from .writer import KafkaWriter
 
 __all__ = ["KafkaLog", "list_jobs", "topic_of"]
@@ -36,6 +42,9 @@ _JOB_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _TOPIC: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,99})\.log")
 _REPLICATION_MAX: Final = 3
+_TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
+"""An older broker refuses settings that bound timestamps one way, and bounds none by itself."""
+
 _NO_TOPIC: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
 _POLL_S: Final = 0.05
 
@@ -263,7 +272,7 @@ class KafkaLog:
             raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
                 "described"
             )
-        return admin.describe_cluster()["cluster_id"], described
+        return _cluster(admin)["cluster_id"], described
 
     def _settings(self, admin: Any) -> dict[str, str]:  # noqa: ANN401
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
@@ -272,15 +281,21 @@ class KafkaLog:
             # Every topic has some. kafka-python 3.0.12 gives none where the broker refuses to tell,
             # and does not say that it does.
             raise errors.TopicAuthorizationFailedError(self.topic)
-        return {name: str(one["value"]) for name, one in found.items()}
+        # Without a value: one that the broker keeps and does not know.
+        values = {name: one["value"] for name, one in found.items()}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
     def _create(self, admin: Any) -> None:  # noqa: ANN401
         if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             return
         replication = self._replication
         if replication is None:
-            replication = min(_REPLICATION_MAX, len(admin.describe_cluster()["brokers"]))
+            replication = min(_REPLICATION_MAX, len(_cluster(admin)["brokers"]))
         configs = settings_to_create(self._durability, replication)
+        if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, pinned
+            configs = {
+                name: value for name, value in configs.items() if name not in TIMESTAMP_BOUNDS
+            }
         wanted = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
         try:
             admin.create_topics({self.topic: wanted})
@@ -309,6 +324,16 @@ class KafkaLog:
         # `Questions` bounds this loop from outside, and closes the client under it.
         while admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             time.sleep(_POLL_S)
+
+
+def _cluster(admin: Any) -> dict[str, Any]:  # noqa: ANN401
+    """By the request that every broker knows.
+
+    kafka-python 3.0.12's `describe_cluster` fails on brokers before Kafka 3.7: it looks for a field
+    that they do not send.
+    """
+    asked = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
+    return dict(admin._manager.run(asked, []))  # noqa: SLF001, as above
 
 
 def topic_of(job_id: str, topic_prefix: str = "") -> str:

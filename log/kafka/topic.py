@@ -9,7 +9,18 @@ from typing import Final
 from coordlog.errors import TopicError
 from coordlog.limits import RECORD_BYTES_MAX
 
-__all__ = ["Durability", "FoundTopic", "check_topic", "settings_to_create"]
+__all__ = [
+    "TIMESTAMP_BOUNDS",
+    "Durability",
+    "FoundTopic",
+    "check_topic",
+    "settings_to_create",
+]
+
+TIMESTAMP_BOUNDS: Final = frozenset(
+    {"message.timestamp.after.max.ms", "message.timestamp.before.max.ms"}
+)
+"""Settings that brokers have since Kafka 3.6."""
 
 _FOREVER: Final = -1
 _LONG_MAX: Final = 2**63 - 1

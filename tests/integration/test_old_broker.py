@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.broker_version_data import BrokerVersionData
 
 from coordlog.cli.main import main
@@ -34,3 +35,11 @@ def test_the_oldest_that_is_named_is_not_refused() -> None:
     refuse_old("a.log", "there", BrokerVersionData((major, minor)))
     with pytest.raises(TopicError):
         refuse_old("a.log", "there", BrokerVersionData((major, minor - 1)))
+
+
+def test_a_broker_without_idempotent_producers_is_refused() -> None:
+    """Kafka 2.8.2 without ZooKeeper, as it was seen."""
+    known = BrokerVersionData((2, 8)).api_versions or {}
+    without = {key: versions for key, versions in known.items() if key != ApiKey.InitProducerId}
+    with pytest.raises(TopicError, match=r"is Kafka 2\.8, without InitProducerId"):
+        refuse_old("a.log", "there", BrokerVersionData(api_versions=without))
