@@ -33,7 +33,7 @@ __all__ = ["HostileTopic"]
 _SPACING: Final = 10
 """Between two offsets of the true history: another's records stand between them."""
 
-_WHOLE_EVERY: Final = 50
+_WHOLE_EVERY: Final = 100
 """Cases: the whole history is read by all that read it, which takes a while."""
 
 _ATTRIBUTES: Final = (

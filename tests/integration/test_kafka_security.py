@@ -22,9 +22,11 @@ from coordlog.driver import JobStatus
 from coordlog.errors import AccessError, SourceError
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.secret_fields import KEY_VARIABLE
 from coordlog.spark_integration.kafka.source import KafkaSource
 from file_pipeline import ALL_ROWS, Pipeline
 from hand_history import batch_history
+from secret_job import SECRETS, secret_log
 from secured_broker import PASSWORD, SecuredBroker, secured_broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -285,6 +287,30 @@ def test_no_password_is_in_a_log_line_or_a_record(
     assert "Connected" in caplog.text, "the client's lines are looked at"
     assert PASSWORD not in caplog.text
     assert not any(PASSWORD.encode() in (one.value or b"") for one in found)
+
+
+def test_secret_fields_are_in_no_file_of_the_broker(
+    door: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "ab" * 64)
+    log = KafkaLog.for_job("secretive", door.at("PLAINTEXT"))
+    log.create()
+    records = [
+        UnstoredRecord(
+            key=one.key or b"",
+            value=one.value or b"",
+            header=one.header_bytes or b"",
+            timestamp_us=one.timestamp_ms * 1000,
+        )
+        for one in secret_log().records
+    ]
+    append(log, records)
+    files = list((door.broker.folder / "data").rglob("secretive.log-0/*.log"))
+    content = b"".join(one.read_bytes() for one in files)
+    log.delete()
+    log.close()
+    assert b"of the attempt" in content, "the right files are looked at"
+    assert not any(one.encode() in content for one in SECRETS)
 
 
 # rights
