@@ -13,7 +13,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
-        check chaos coverage exhaustive fencing bench bench-ingest bench-memory mutants simulate clean
+        check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ coverage: setup ## which lines and branches the tests reach
 
 exhaustive: setup ## small worlds searched whole, larger ones than the tests do; docs/exhaustive.md has their sizes
 	@cd tests && ../$(PY) -m exhaustive.whole $(ARGS)
+
+fuzz: setup ## hostile bytes in the topic and on the endpoint, 100,000 of them; ARGS="--count 1000 --seed 7"
+	@cd tests && ../$(PY) -m hostile $(ARGS)
 
 bench: setup ## the benchmarks, with the numbers that the docs quote
 	@$(PY) -m benchmarks $(ARGS)

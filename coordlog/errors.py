@@ -16,6 +16,7 @@ One tree, a leaf for each decision that a caller takes::
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
+    │   ├── AccessError              the broker lets nobody in like this, or not do that, or cannot be trusted
     │   ├── TopicError               a topic that is missing, or whose settings would lose history
     │   ├── FencedError              another driver's epoch is in force
     │   ├── OffsetGapError           the log has lost records
@@ -52,6 +53,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AccessError",
     "AppendRefusedError",
     "AttemptError",
     "AttemptNotRunningError",
@@ -254,6 +256,17 @@ class TopicError(LogError):
 
     def __str__(self) -> str:
         return f"topic {self.topic}: {self.problem}; {self.next_step}"
+
+
+class AccessError(LogError):
+    """The broker does not let this user in, or not do that, or is not the one that is trusted."""
+
+    def __init__(self, log: str, problem: str, next_step: str) -> None:
+        super().__init__(log, problem, next_step)
+        self.log, self.problem, self.next_step = log, problem, next_step
+
+    def __str__(self) -> str:
+        return f"the log {self.log} is closed to us: {self.problem}; {self.next_step}"
 
 
 class FencedError(LogError):

@@ -177,7 +177,7 @@ class Rebuild:
             self._undeclared[key] = offset
             return
         here = f"{self._types.by_key(key).fingerprint:016x}"
-        there = record.attributes["fingerprint"]
+        there = record.attributes.get("fingerprint", "(none)")
         if here != there:
             raise RecordError(
                 offset,

@@ -17,6 +17,7 @@ from .checkpoint_audit import CheckpointFold, CheckpointRow
 from .payload_json import Fields, PayloadReader
 from .snapshots import SnapshotUnusableError, schemas_of, snapshot_in
 from .split_audit import SplitFold, SplitRow
+from .unfit import Applying
 
 __all__ = ["Audit", "AuditRecord", "Stored", "audit", "audit_records", "counting_at"]
 
@@ -182,9 +183,10 @@ def audit(stored: Iterable[Stored]) -> Audit:
         if one.record is None:
             raise RecordError(one.offset, "", one.problem or "it cannot be read")
         record_count += 1
-        attempt_fold.apply(one.record, one.fields)
-        split_fold.apply(one.record, one.fields, attempt_fold)
-        checkpoint_fold.apply(one.record)
+        with Applying(one.offset, one.record):
+            attempt_fold.apply(one.record, one.fields)
+            split_fold.apply(one.record, one.fields, attempt_fold)
+            checkpoint_fold.apply(one.record)
     return Audit(
         attempts=attempt_fold.rows(),
         splits=split_fold.rows(),

@@ -13,6 +13,7 @@ from .attempts import ADD_SPLITS, AttemptFold, split_ids
 from .audit import Stored, audit_records
 from .payload_json import Fields, on_one_line
 from .split_audit import SKIPPED, SplitFold, SplitRow
+from .unfit import Applying
 
 __all__ = ["Explained", "Step", "explain_checkpoint", "explain_event", "explain_split"]
 
@@ -64,8 +65,9 @@ def _read(stored: Iterable[Stored]) -> _Known:
         known.offsets.append(one.offset)
         known.records.append(one.record)
         known.fields.append(one.fields)
-        attempts.apply(one.record, one.fields)
-        splits.apply(one.record, one.fields, attempts)
+        with Applying(one.offset, one.record):
+            attempts.apply(one.record, one.fields)
+            splits.apply(one.record, one.fields, attempts)
     known.splits = splits.rows()
     return known
 

@@ -17,6 +17,7 @@ from .job import JobProjection
 from .snapshots import SnapshotUnusableError, state_of
 from .split_audit import SplitFold, SplitRow
 from .state import JobState
+from .unfit import Applying
 
 __all__ = ["Moment", "moment", "plain_projection", "state_begun"]
 
@@ -74,10 +75,11 @@ def moment(
             raise RecordError(one.offset, "", one.problem or "it cannot be read")
         if count == 0 and record.kind is Kind.SNAPSHOT:  # what stood before it was pruned
             state = state_begun(one.offset, record)
-        state = projection.apply(state, record)
-        attempts.apply(record, one.fields)
-        splits.apply(record, one.fields, attempts)
-        checkpoints.apply(record)
+        with Applying(one.offset, record):
+            state = projection.apply(state, record)
+            attempts.apply(record, one.fields)
+            splits.apply(record, one.fields, attempts)
+            checkpoints.apply(record)
         last, count = one.offset, count + 1
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == checkpoint_id:
             is_found = True

@@ -5,6 +5,7 @@ And shown: as JSON, or on one line.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import enum
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from coordlog.schemas.codec import Avro
+from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import address_in, content_length
 
@@ -44,14 +46,15 @@ class PayloadReader:
         """Remember the schema of a `TYPE_REGISTERED`; any other record teaches nothing."""
         if record.kind is Kind.TYPE_REGISTERED and record.payload_type and record.payload:
             try:
-                self._types[record.payload_type] = Avro(record.payload.decode())
-            except (ValueError, KeyError, TypeError):
+                self._types[record.payload_type] = foreign_avro(record.payload.decode())
+            except ValueError:
                 self._types.pop(record.payload_type, None)  # shown as bytes from here on
 
     def begin(self, schemas: Mapping[str, str]) -> None:
         """Remember schemas that were registered before the first record that `read` is given: JSON by type key."""
         for key in sorted(schemas):
-            self._types[key] = Avro(schemas[key])
+            with contextlib.suppress(ValueError):  # shown as bytes
+                self._types[key] = foreign_avro(schemas[key])
 
     def schema_json(self, payload_type: str) -> str | None:
         """The schema that the log has registered for a type; None where it has none."""
@@ -149,7 +152,8 @@ def _shown(value: object) -> str:
 
 def _schema(payload: bytes) -> Fields | None:
     try:
-        schema = json.loads(payload)
+        foreign_avro(payload.decode())
     except ValueError:
         return None
+    schema = json.loads(payload)
     return schema if isinstance(schema, dict) else None

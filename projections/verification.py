@@ -9,6 +9,7 @@ from typing import Final
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint
+from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.record import Kind, Record, record_key
 
 from .audit import AuditRecord, Stored, audit_records
@@ -178,9 +179,9 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
         schema = (record.payload or b"").decode(errors="replace")
         said = record.attributes.get("fingerprint", "")
         try:
-            is_so = f"{avro_fingerprint(schema):016x}" == said
-        except (ValueError, KeyError, TypeError):
-            yield f"the schema of {record.payload_type} cannot be read"
+            is_so = f"{avro_fingerprint(foreign_avro(schema).schema_json):016x}" == said
+        except ValueError as error:
+            yield f"the schema of {record.payload_type} cannot be read: {error}"
             return
         if not is_so:
             yield f"the schema of {record.payload_type} has another fingerprint than {said}"

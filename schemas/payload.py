@@ -22,6 +22,7 @@ from dataclasses_avroschema import AvroModel
 from coordlog.errors import PayloadLostError, PayloadTypeError
 
 from .codec import Avro, Plain, avro_fingerprint
+from .secret import Guard, guards_of
 from .stored import address_in, plain
 
 __all__ = [
@@ -91,7 +92,12 @@ class PayloadType:
         return self.avro.schema_json
 
     def encode(self, value: Payload) -> bytes:
-        """The value's bytes. Raises PayloadTypeError where a field has a value of another type."""
+        """The value's bytes, its secret fields sealed.
+
+        Raises:
+            PayloadTypeError: A field has a value of another type.
+            OptionError: A field is encrypted, and there is no key.
+        """
         try:
             return self.avro.encode(_fields_of(value))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -100,7 +106,7 @@ class PayloadType:
             ) from error
 
     def decode(self, data: bytes) -> Payload:
-        """The value in `data`. Raises ValueError where the bytes are none."""
+        """The value in `data`; secret fields as they were sealed. Raises ValueError where the bytes are none."""
         return _build(self.payload_class, self.avro.decode(data))
 
 
@@ -130,6 +136,12 @@ def _declare(
         if not issubclass(cls, Payload):
             raise PayloadTypeError(name, f"{cls.__name__} must inherit coordlog's Payload")
         made = dataclass(frozen=True, kw_only=True)(cls)
+        try:
+            guarded = guards_of(made)
+        except TypeError as error:
+            raise PayloadTypeError(name, str(error)) from error
+        if guarded:
+            made.__repr__ = _repr_without(frozenset(guarded))  # type: ignore[method-assign]
         schema_json = json.dumps(json.loads(made.avro_schema()), separators=(",", ":"))
         made.coordlog_type = PayloadType(
             name=name,
@@ -275,8 +287,45 @@ def _upcast(value: Payload) -> Payload:
     return value
 
 
+def _repr_without(hidden: frozenset[str]) -> Callable[[object], str]:
+    """A `__repr__` that shows no secret: errors and loggings are made of them."""
+
+    def shown(value: Any) -> str:  # noqa: ANN401, a dataclass
+        parts = [
+            f"{f.name}={'(secret)' if f.name in hidden else repr(getattr(value, f.name))}"
+            for f in dataclasses.fields(value)
+        ]
+        return f"{type(value).__qualname__}({', '.join(parts)})"
+
+    return shown
+
+
+def _guards(cls: type) -> Mapping[str, Guard]:
+    cached = _GUARDS.get(cls)
+    if cached is None:
+        cached = _GUARDS[cls] = guards_of(cls)
+    return cached
+
+
+_GUARDS: Final[dict[type, Mapping[str, Guard]]] = {}
+
+
+def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noqa: ANN401, a dataclass
+    made: dict[str, Plain] = {}
+    for field in dataclasses.fields(value):
+        one = getattr(value, field.name)
+        guard = guards.get(field.name)
+        # What is no text does not fit the schema, which says so.
+        is_secret = guard is not None and isinstance(one, str)
+        made[field.name] = guard.seal(one) if guard is not None and is_secret else _plain(one)
+    return made
+
+
 def _plain(value: object) -> Plain:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        guards = _guards(type(value))
+        if guards:
+            return _sealed(value, guards)
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]

@@ -66,6 +66,9 @@ __all__ = ["Endpoint", "endpoint_address", "probe_driver"]
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
+_REFUSALS_TOLD: Final = 50
+"""Connections that were refused: so many are told of each, later ones when their number has doubled."""
+
 _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
 
@@ -121,6 +124,7 @@ class Endpoint:
         self._ids = itertools.count(1)
         self._connections: dict[int, AttemptConnection] = {}
         self._requests = requests
+        self._refused = 0
         self._clients: set[asyncio.Task[None]] = set()
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
@@ -283,17 +287,15 @@ class Endpoint:
             return channel.respond(404, f"{path}: there is no such thing here\n")
         version = request.headers.get(VERSION_HEADER)
         if version != str(WIRE_VERSION):
-            _log.warning(
-                "job=%s refused %s: it speaks wire version %.20s, this driver %d",
-                *(self._job_id, peer_of(channel), version, WIRE_VERSION),
-            )
+            why = f"it speaks wire version {version!s:.20}, this driver {WIRE_VERSION}"
+            self._tell_refused(channel, why)
             return channel.respond(
                 426,
                 f"this driver speaks wire version {WIRE_VERSION}, the client {version!r:.20}: "
                 "run one version of coordlog on all machines\n",
             )
         if path != DRIVER_PATH and not self._token.is_in(request.headers.get("Authorization")):
-            _log.warning("job=%s refused %s: wrong token", self._job_id, peer_of(channel))
+            self._tell_refused(channel, "wrong token")
             return channel.respond(401, f"not the token of job {self._job_id}'s driver\n")
         return None
 
@@ -303,7 +305,7 @@ class Endpoint:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 first = decode(_bytes(await channel.recv()))
         except (TimeoutError, ValueError) as error:
-            _log.warning("job=%s refused %s: %s", self._job_id, peer_of(channel), error)
+            self._tell_refused(channel, str(error))
             channel.transport.abort()
             return
         except ConnectionClosed:
@@ -316,8 +318,17 @@ class Endpoint:
         elif isinstance(first, Register):
             await self._serve_attempt(channel, first)
         else:
-            _log.warning("job=%s refused %s: it does not register", self._job_id, peer_of(channel))
+            self._tell_refused(channel, "it does not register")
             channel.transport.abort()
+
+    def _tell_refused(self, channel: ServerConnection, why: str) -> None:
+        """One line each, then fewer and fewer: whoever is let in nowhere must not fill a disk."""
+        self._refused += 1
+        if self._refused <= _REFUSALS_TOLD or self._refused.bit_count() == 1:
+            _log.warning(
+                *("job=%s refused %s: %.500s (%d refused so far)", self._job_id),
+                *(peer_of(channel), why, self._refused),
+            )
 
     async def _prove(self, channel: ServerConnection, hello: object) -> None:
         """Answer a challenge: who holds the token can tell that we live."""

@@ -19,6 +19,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.log.jars import JarSet, resolve
+from coordlog.log.kafka import Security, topic_of
 from coordlog.projections.audit import UNFINISHED, counting_at
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT, ENVELOPE_SCHEMA
 from coordlog.schemas.counting import Counting, Verdict, judge
@@ -53,6 +54,8 @@ def history(
     job_id: str,
     *,
     bootstrap_servers: str,
+    topic_prefix: str = "",
+    security: Security | None = None,
     kafka_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Every record of a job's log, a row each; the topic is read when the DataFrame is used.
@@ -65,17 +68,20 @@ def history(
         spark: A session with the jars of `spark_jars`.
         job_id: Whose log.
         bootstrap_servers: Of its broker, as Spark reaches it.
-        kafka_options: Further options of Spark's Kafka source, as in `kafka.security.protocol`.
+        topic_prefix: What the topic's name begins with, as for `KafkaLog.for_job`.
+        security: TLS and SASL, as for `KafkaLog`; `Security.load(os.environ)` has the environment's.
+        kafka_options: Further options of Spark's Kafka source, as in `kafka.client.id`; they win.
 
     Raises:
         EnvironmentSetupError: The session lacks the jars; the message has the line to add.
     """
-    topic = _topic(spark, f"{job_id}.log", bootstrap_servers, kafka_options or {})
+    options = {**(security or Security()).spark_options(), **(kafka_options or {})}
+    topic = _topic(spark, topic_of(job_id, topic_prefix), bootstrap_servers, options)
     ours = F.expr(f"hex(substring(header, 3, 8)) = '{_OURS}'")
     # A damaged record is a row of NULLs, not the end of the query.
-    options = {"mode": "PERMISSIVE"}
+    permissive = {"mode": "PERMISSIVE"}
     try:
-        decoded = from_avro(F.when(ours, F.col("value")), ENVELOPE_SCHEMA, options)
+        decoded = from_avro(F.when(ours, F.col("value")), ENVELOPE_SCHEMA, permissive)
         rows = topic.withColumn("record", decoded)
         _ = rows.schema
     except (AnalysisException, TypeError) as error:
@@ -100,6 +106,8 @@ def create_views(
     job_id: str,
     *,
     bootstrap_servers: str,
+    topic_prefix: str = "",
+    security: Security | None = None,
     kafka_options: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> None:
@@ -112,13 +120,22 @@ def create_views(
         spark: As in `history`.
         job_id: As in `history`.
         bootstrap_servers: As in `history`.
+        topic_prefix: As in `history`.
+        security: As in `history`.
         kafka_options: As in `history`.
         prefix: Before each view's name, as in `ingest_`.
 
     Raises:
         EnvironmentSetupError: As in `history`.
     """
-    rows = history(spark, job_id, bootstrap_servers=bootstrap_servers, kafka_options=kafka_options)
+    rows = history(
+        spark,
+        job_id,
+        bootstrap_servers=bootstrap_servers,
+        topic_prefix=topic_prefix,
+        security=security,
+        kafka_options=kafka_options,
+    )
     rows.localCheckpoint().createOrReplaceTempView(f"{prefix}history")
     for name, query in view_queries(prefix):
         view = spark.sql(query)

@@ -45,6 +45,9 @@ _LAST_COLUMN_MIN: Final = 32
 
 _MINUTE_S: Final = 60
 
+_TIMES_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999, which is what Python's calendar has."""
+
 
 class _QuietConsole(Console):
     """Leaves a closed pipe to the command's edge; rich would end the process itself."""
@@ -151,6 +154,8 @@ def iso(timestamp_us: int | None) -> str | None:
     """The time in ISO 8601, UTC, to the microsecond."""
     if timestamp_us is None:
         return None
+    if not _TIMES_US[0] <= timestamp_us <= _TIMES_US[1]:
+        return f"{timestamp_us} microseconds since 1970"
     return _utc(timestamp_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -169,5 +174,7 @@ def crop(console: Console, text: Text) -> None:
 
 
 def _utc(timestamp_us: int) -> dt.datetime:
+    """The time; the nearest that there is, of one that no calendar has: a record may say anything."""
+    bounded = min(max(timestamp_us, _TIMES_US[0]), _TIMES_US[1])
     # Whole microseconds: a float would lose the last of them.
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=timestamp_us)
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=bounded)

@@ -8,6 +8,7 @@ import re
 
 from coordlog.causes import OUT_OF_SPACE, is_out_of_space
 from coordlog.errors import (
+    AccessError,
     FencedError,
     JobFailedError,
     LogUnavailableError,
@@ -33,7 +34,7 @@ class Exit(enum.IntEnum):
     FENCED = 4
     """Another driver has taken over."""
     UNREACHABLE = 5
-    """The log did not answer."""
+    """The log did not answer, or does not let this user in."""
     NO_SPACE = 6
     INTERRUPTED = 130
     TERMINATED = 143
@@ -52,7 +53,7 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
-        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
+        case LogUnavailableError() | AccessError() | PayloadStoreUnreachableError() | BrokerError():
             return Exit.UNREACHABLE
         case UsageError():
             return Exit.USAGE

@@ -13,6 +13,7 @@ from rich.text import Text
 from coordlog.projections.audit import AuditRecord
 from coordlog.projections.checkpoint_audit import CheckpointFold, CheckpointStatus
 from coordlog.projections.payload_json import Json, hex_text, on_one_line, stored_text, to_json
+from coordlog.projections.unfit import Applying
 from coordlog.schemas.record import Kind, Record
 
 from .console import crop, day_of, iso, new_console, print_json, time_of
@@ -133,7 +134,8 @@ def _noted(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[Aud
     """The records, each shown to the fold if it counts."""
     for one in records:
         if one.counts and one.record is not None:
-            fold.apply(one.record)
+            with Applying(one.offset, one.record):
+                fold.apply(one.record)
         yield one
 
 

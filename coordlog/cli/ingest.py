@@ -17,7 +17,7 @@ from coordlog.limits import (
 )
 
 from .ingest_options import IngestOptions
-from .logs import SERVERS_VARIABLE
+from .logs import SERVERS_VARIABLE, prefix_option
 
 __all__ = ["ingest"]
 
@@ -101,6 +101,7 @@ __all__ = ["ingest"]
     metavar="HOST:PORT",
     help="The Kafka broker; without it the shared local one, started where needed.",
 )
+@prefix_option
 @click.option(
     "--job-id", metavar="JOB", help="Which job goes on; without it one of DEST's own is made."
 )

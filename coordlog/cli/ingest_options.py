@@ -76,6 +76,7 @@ class IngestOptions:
     checkpoint_interval_s: float = 5.0
     is_batch: bool = False
     bootstrap_servers: str | None = None
+    topic_prefix: str = ""
     job_id: str | None = None
     null_values: tuple[str, ...] = ()
     """Nothing: the empty field."""

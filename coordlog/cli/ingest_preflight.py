@@ -11,12 +11,13 @@ from typing import Final
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
-from coordlog.log.kafka import KafkaLog, Security, list_jobs
+from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState
+from coordlog.projections.unfit import Applying
 from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
@@ -25,6 +26,7 @@ from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.token import find_token
 
 from .ingest_options import IngestOptions, IngestParts
+from .logs import LogPlace
 
 __all__ = ["Found", "UnreadableHistoryError", "look"]
 
@@ -59,7 +61,7 @@ class Found:
 
 def look(
     parts: IngestParts,
-    servers: str,
+    place: LogPlace,
     options: IngestOptions,
     *,
     on_progress: Callable[[int, int], None],
@@ -69,17 +71,17 @@ def look(
     A job that is new has its source listed and its destination taken; nothing is appended.
 
     Raises:
-        LogUnavailableError: The broker does not answer.
+        LogUnavailableError, AccessError: The broker does not answer, or not to this user.
         TopicError: The topic would lose history.
         RestoreError: The history is not one of this job, or of another version; or a live driver
             holds it.
         SourceError: There is nothing to read.
         SinkError: The destination is not this job's.
     """
-    job_id, security = parts.job_id, Security.load(os.environ)
+    job_id = parts.job_id
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
-    is_there = job_id in list_jobs(servers, security=security, connect_timeout_s=patience_s)
-    log = KafkaLog.for_job(job_id, servers, security=security, connect_timeout_s=patience_s)
+    is_there = job_id in place.jobs(patience_s)
+    log = place.log(job_id, patience_s)
     tapped = _Tapped(log, ProgressFold())
     found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
     try:
@@ -245,5 +247,7 @@ class _Tapped:
         self._turn.append(stored)
         if verdict is not Verdict.FITS:
             for one in self._turn:
-                self.fold.apply(decode_record(one.offset, one.value, one.header_bytes))
+                record = decode_record(one.offset, one.value, one.header_bytes)
+                with Applying(one.offset, record):
+                    self.fold.apply(record)
             self._turn.clear()

@@ -33,6 +33,7 @@ from .ingest_text import (
     stopped_lines,
     summary_lines,
 )
+from .logs import LogPlace, security_of
 
 __all__ = ["run_ingest"]
 
@@ -157,7 +158,12 @@ class _Ingest:
     def _look(self, servers: str) -> Found:
         options, parts = self._options, self._parts
         self._shown.doing(f"reading the history of job {parts.job_id} at {servers}")
-        found = look(parts, servers, options, on_progress=self._folded)
+        place = LogPlace(
+            servers=servers,
+            security=security_of(is_shared=options.bootstrap_servers is None),
+            topic_prefix=options.topic_prefix,
+        )
+        found = look(parts, place, options, on_progress=self._folded)
         self._fold, self._found = found.progress, found
         if (
             options.is_watching
@@ -255,8 +261,9 @@ class _Ingest:
         return status
 
     def _servers_option(self) -> str:
-        servers = self._options.bootstrap_servers
-        return "" if servers is None else f" --bootstrap-servers {shlex.quote(servers)}"
+        servers, prefix = self._options.bootstrap_servers, self._options.topic_prefix
+        where = "" if servers is None else f" --bootstrap-servers {shlex.quote(servers)}"
+        return f"{where} --topic-prefix {shlex.quote(prefix)}" if prefix else where
 
     # What follows is called by the job, on its threads.
     def _folded(self, offset: int, high_watermark: int) -> None:

@@ -6,16 +6,19 @@ import functools
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import click
 
 from coordlog.errors import TopicError
+from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log, PrunableLog
 
 if TYPE_CHECKING:
+    from coordlog.log.kafka import KafkaLog, Security
     from coordlog.log.kafka.examining import BrokerFacts
 
 __all__ = [
@@ -23,11 +26,14 @@ __all__ = [
     "CreatingLogs",
     "FileLogs",
     "KafkaLogs",
+    "LogPlace",
     "Logs",
     "NewLogs",
     "PrunableLogs",
     "find_logs",
     "no_such_job",
+    "prefix_option",
+    "security_of",
     "with_history",
     "with_logs",
 ]
@@ -83,49 +89,93 @@ class PrunableLogs(Logs, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """Where logs are: a broker, how to reach it, and what their topics' names begin with."""
+
+    servers: str
+    security: Security
+    topic_prefix: str = ""
+
+    def jobs(self, patience_s: float = LOG_CONNECT_TIMEOUT_S) -> tuple[str, ...]:
+        """The ids of the jobs that have a log there, sorted."""
+        from coordlog.log.kafka import list_jobs  # noqa: PLC0415, `--help` does not wait for it
+
+        return list_jobs(
+            self.servers,
+            topic_prefix=self.topic_prefix,
+            security=self.security,
+            connect_timeout_s=patience_s,
+        )
+
+    def log(self, job_id: str, patience_s: float = LOG_CONNECT_TIMEOUT_S) -> KafkaLog:
+        """A job's log, for who writes it; nothing is asked yet."""
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
+
+        return KafkaLog.for_job(
+            job_id,
+            self.servers,
+            topic_prefix=self.topic_prefix,
+            security=self.security,
+            connect_timeout_s=patience_s,
+        )
+
+
 class KafkaLogs:
     """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        # Imported here: `--help` need not wait for the client.
-        from coordlog.log import kafka  # noqa: PLC0415
-
-        self._kafka = kafka
-        self._servers = bootstrap_servers
-        self._security = kafka.Security.load(os.environ)
+    def __init__(self, place: LogPlace) -> None:
+        self._place = place
 
     @property
     def where(self) -> str:
         """The broker."""
-        return self._servers
+        return self._place.servers
 
     def jobs(self) -> tuple[str, ...]:
         """As in `Logs`."""
-        return self._kafka.list_jobs(self._servers, security=self._security)
+        return self._place.jobs()
 
     def open(self, job_id: str) -> PrunableLog:
         """As in `Logs`."""
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
+
         # Neither fsync nor a retention is asked of it: it is only read.
-        log = self._kafka.KafkaLog.for_job(
-            job_id, self._servers, security=self._security, fsync=False, retention_ms=0
+        place = self._place
+        log = KafkaLog.for_job(
+            job_id,
+            place.servers,
+            topic_prefix=place.topic_prefix,
+            security=place.security,
+            fsync=False,
+            retention_ms=0,
         )
-        there = self.jobs()
-        if job_id not in there:
-            raise no_such_job(job_id, self._servers, there)
-        log.open()
+        try:
+            there = self.jobs()
+            # A topic that the user may not see is in no list; asked for by name it is refused.
+            is_there = job_id in there or log.find()
+            if is_there:
+                log.open()
+        except BaseException:
+            log.close()
+            raise
+        if not is_there:
+            log.close()
+            raise no_such_job(job_id, place.servers, there)
         return log
 
     def create(self, job_id: str) -> PrunableLog:
         """As in `CreatingLogs`; with the settings that lose nothing."""
-        log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
+        log = self._place.log(job_id)
         log.create()
         return log
 
     def open_topic(self, topic: str) -> Log:
         """As in `NewLogs`."""
-        log = self._kafka.KafkaLog(
-            topic, self._servers, security=self._security, fsync=False, retention_ms=0
-        )
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
+
+        place = self._place
+        log = KafkaLog(topic, place.servers, security=place.security, fsync=False, retention_ms=0)
         log.open()
         return log
 
@@ -133,18 +183,19 @@ class KafkaLogs:
         """What the brokers say of themselves, and of the topics of these jobs."""
         from coordlog.log.kafka import examining  # noqa: PLC0415, as above
 
-        topics = tuple(f"{one}.log" for one in job_ids)
-        return examining.examine(self._servers, topics, security=self._security)
+        place = self._place
+        topics = tuple(f"{place.topic_prefix}{one}.log" for one in job_ids)
+        return examining.examine(place.servers, topics, security=place.security)
 
     def clock_ahead_s(self) -> float:
         """By how much a broker's clock is ahead of this machine's, in seconds."""
         from coordlog.log.kafka import examining  # noqa: PLC0415, as above
 
-        return examining.clock_ahead_s(self._servers, security=self._security)
+        return examining.clock_ahead_s(self._place.servers, security=self._place.security)
 
     def delete(self, job_id: str) -> None:
         """As in `Logs`."""
-        log = self._kafka.KafkaLog.for_job(job_id, self._servers, security=self._security)
+        log = self._place.log(job_id)
         try:
             log.delete()
         finally:
@@ -177,20 +228,45 @@ class FileLogs:
         raise TopicError(f"{job_id}.log", f"{self._path} is a file", "remove it yourself")
 
 
+def security_of(*, is_shared: bool) -> Security:
+    """How to reach a broker: as file and environment say.
+
+    The shared local one asks nobody for a password, whatever they say for others.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+    """
+    from coordlog.log.kafka import Security  # noqa: PLC0415, `--help` does not wait for it
+
+    return Security() if is_shared else Security.load(os.environ)
+
+
 def no_such_job(job_id: str, where: str, there: tuple[str, ...]) -> TopicError:
     """The error that says so, and what there is."""
     jobs = f"the jobs there are {', '.join(there)}" if there else "there are no jobs there at all"
     return TopicError(f"{job_id}.log", f"there is no job {job_id!r} at {where}", jobs)
 
 
-def find_logs(bootstrap_servers: str | None) -> Logs:
+def find_logs(bootstrap_servers: str | None, topic_prefix: str = "") -> Logs:
     """The logs at that broker; without one at the shared local broker, started where needed."""
-    if bootstrap_servers:
-        return KafkaLogs(bootstrap_servers)
-    from coordlog.log.shared_broker import ensure_shared_broker  # noqa: PLC0415, as above
+    servers = bootstrap_servers
+    if not servers:
+        from coordlog.log.shared_broker import ensure_shared_broker  # noqa: PLC0415, as above
 
-    broker = ensure_shared_broker(notify=lambda line: click.echo(line, err=True))
-    return KafkaLogs(broker.bootstrap_servers)
+        broker = ensure_shared_broker(notify=lambda line: click.echo(line, err=True))
+        servers = broker.bootstrap_servers
+    security = security_of(is_shared=not bootstrap_servers)
+    return KafkaLogs(LogPlace(servers=servers, security=security, topic_prefix=topic_prefix))
+
+
+def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option `--topic-prefix`."""
+    return click.option(
+        "--topic-prefix",
+        default="",
+        metavar="PREFIX",
+        help="What the names of the logs' topics begin with: PREFIX, the job, `.log`.",
+    )(command)
 
 
 def with_history(command: Callable[..., None]) -> Callable[..., None]:
@@ -198,9 +274,12 @@ def with_history(command: Callable[..., None]) -> Callable[..., None]:
     from_broker = with_logs(command)
 
     @functools.wraps(from_broker)
-    def found(*, job: str, bootstrap_servers: str | None, **options: object) -> None:
+    def found(
+        *, job: str, bootstrap_servers: str | None, topic_prefix: str, **options: object
+    ) -> None:
         if _FILE.search(job) is None:
-            from_broker(job=job, bootstrap_servers=bootstrap_servers, **options)
+            where = {"bootstrap_servers": bootstrap_servers, "topic_prefix": topic_prefix}
+            from_broker(job=job, **where, **options)
             return
         logs = FileLogs(Path(job))
         command(logs, job=logs.jobs()[0], **options)
@@ -209,7 +288,7 @@ def with_history(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_logs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option `--bootstrap-servers`, and the logs found by it as first argument.
+    """Give a command the options that say where logs are, and these logs as its first argument.
 
     A test puts its own way to find them into the context's `obj`.
     """
@@ -221,9 +300,11 @@ def with_logs(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT",
         help="The Kafka broker; without it the shared local one, started where needed.",
     )
+    @prefix_option
     @functools.wraps(command)
-    def found(*, bootstrap_servers: str | None, **options: object) -> None:
-        find: Callable[[str | None], Logs] = click.get_current_context().obj or find_logs
-        command(find(bootstrap_servers), **options)
+    def found(*, bootstrap_servers: str | None, topic_prefix: str, **options: object) -> None:
+        find: Callable[[str | None], Logs] | None = click.get_current_context().obj
+        logs = find(bootstrap_servers) if find else find_logs(bootstrap_servers, topic_prefix)
+        command(logs, **options)
 
     return found

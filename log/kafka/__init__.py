@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kafka_log import KafkaLog, list_jobs
+from .kafka_log import KafkaLog, list_jobs, topic_of
 from .security import Security
 
-__all__ = ["KafkaLog", "Security", "list_jobs"]
+__all__ = ["KafkaLog", "Security", "list_jobs", "topic_of"]

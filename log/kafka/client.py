@@ -16,13 +16,14 @@ from kafka import errors
 from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.selector import NetworkSelector
 
-from coordlog.errors import LogError, LogUnavailableError, TopicError
+from coordlog.errors import AccessError, LogError, LogUnavailableError, TopicError
 
+from .access import WatchingManager, refusal, right_missing
 from .security import Security
 
 __all__ = [
-    "NOT_ALLOWED",
     "Connection",
     "Questions",
     "described",
@@ -36,14 +37,7 @@ _logging = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S: Final = 0.05
-
-NOT_ALLOWED: Final = (
-    errors.AuthorizationError,
-    errors.SaslAuthenticationFailedError,
-    errors.UnsupportedSaslMechanismError,
-    errors.SecurityDisabledError,
-)
-"""The broker does not let this user in, or not do that."""
+_NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 
 
 class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no types
@@ -101,7 +95,26 @@ class Connection:
         waited_s = time.monotonic() - began
         return LogUnavailableError(self.name, doing, waited_s, described(error))
 
-    def failure(self, doing: str, began: float, error: Exception) -> LogError:
+    def refusal(self, error: Exception, needs: str) -> AccessError | None:
+        """What an error means where the broker keeps us out; None where it means something else.
+
+        Args:
+            error: Of the client.
+            needs: The operation on the topic, as ACLs name it, that the user must be allowed.
+        """
+        is_missing = isinstance(error, errors.TopicAuthorizationFailedError) and needs
+        # An idempotent producer is refused in the name of the cluster where it may write no topic.
+        if is_missing or (needs == "Write" and _NO_PRODUCER in str(error)):
+            return right_missing(
+                self.name,
+                self.security,
+                operation=needs,
+                topic=self.topic,
+                servers=self.bootstrap_servers,
+            )
+        return refusal(self.name, self.security, error)
+
+    def failure(self, doing: str, began: float, error: Exception, needs: str = "") -> LogError:
         """What an error of a question or a read means for who asked."""
         if isinstance(error, errors.UnknownTopicOrPartitionError):
             return TopicError(
@@ -109,12 +122,9 @@ class Connection:
                 f"there is no such topic at {self.bootstrap_servers}",
                 "see that the job's name and the broker's address are right",
             )
-        if isinstance(error, NOT_ALLOWED):
-            return TopicError(
-                self.topic,
-                f"{self.bootstrap_servers} refuses {doing}: {described(error)}",
-                "see that the security options and the user's rights are right",
-            )
+        refused = self.refusal(error, needs)
+        if refused is not None:
+            return refused
         return self.unavailable(doing, began, error)
 
 
@@ -128,8 +138,9 @@ def made(make: Callable[..., T], options: dict[str, object]) -> T:
     """A client of kafka-python; one that cannot be made leaves no thread and no socket behind."""
     inner: list[Any] = []
 
-    def net_client(**configs: object) -> object:
-        inner.append(KafkaNetClient(**configs))
+    def net_client(**configs: Any) -> object:  # noqa: ANN401, the client has no types
+        net = NetworkSelector(**configs)
+        inner.append(KafkaNetClient(net=net, manager=WatchingManager(net, **configs), **configs))
         return inner[0]
 
     try:
@@ -217,12 +228,18 @@ class Questions:
         self._held = _Held()
         weakref.finalize(self, self._held.free)
 
-    def ask(self, doing: str, question: Callable[[Any], T]) -> T:
+    def ask(self, doing: str, question: Callable[[Any], T], *, needs: str = "") -> T:
         """Ask `question` of an admin client, again after errors that may pass, within the bound.
+
+        Args:
+            doing: For messages.
+            question: Given the client.
+            needs: What the user must be allowed to do with the topic, as ACLs name it.
 
         Raises:
             LogUnavailableError: No answer within the bound.
-            TopicError: There is no such topic, or the broker does not let this user in.
+            AccessError: The broker does not let this user in, or not do that, or is not trusted.
+            TopicError: There is no such topic.
         """
         began = time.monotonic()
         end = began + self._connection.connect_timeout_s
@@ -238,6 +255,9 @@ class Questions:
                 # RuntimeError: the client's loop was closed under a question of another thread.
                 self.close()
                 passes = not isinstance(error, errors.KafkaError) or error.retriable
+                refused = self._connection.refusal(error, needs)
+                if refused is not None:
+                    raise refused from error
                 if not passes or isinstance(error, errors.UnknownTopicOrPartitionError):
                     raise self._connection.failure(doing, began, error) from error
                 if time.monotonic() + _RETRY_PAUSE_S >= end:

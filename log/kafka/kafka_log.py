@@ -17,23 +17,34 @@ from kafka.admin import (
 )
 from kafka.structs import TopicPartition
 
-from coordlog.errors import OptionError, OutOfRangeError, TopicError
+from coordlog.errors import AccessError, OptionError, OutOfRangeError, TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
 from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
 
+from .access import refuse_old
 from .client import Connection, Questions
 from .reader import read_range
 from .security import Security
-from .topic import Durability, FoundTopic, check_topic, settings_to_create
+from .topic import (
+    TIMESTAMP_BOUNDS,
+    Durability,
+    FoundTopic,
+    check_topic,
+    settings_to_create,
+)
 from .writer import KafkaWriter
 
-__all__ = ["KafkaLog", "list_jobs"]
+__all__ = ["KafkaLog", "list_jobs", "topic_of"]
 
 _logging = logging.getLogger(__name__)
 
 _JOB_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _TOPIC: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,99})\.log")
 _REPLICATION_MAX: Final = 3
+_TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
+"""An older broker refuses settings that bound timestamps one way, and bounds none by itself."""
+
 _NO_TOPIC: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
 _POLL_S: Final = 0.05
 
@@ -92,17 +103,18 @@ class KafkaLog:
         job_id: str,
         bootstrap_servers: str,
         *,
+        topic_prefix: str = "",
         security: Security | None = None,
         fsync: bool = True,
         replication: int | None = None,
         retention_ms: int = -1,
         connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
     ) -> KafkaLog:
-        """The log of a job: topic `<job_id>.log`."""
+        """The log of a job: topic `<topic_prefix><job_id>.log`."""
         if not _JOB_ID.fullmatch(job_id):
             raise OptionError("job_id", job_id, "like [a-z0-9][a-z0-9-]{0,99}")
         return cls(
-            f"{job_id}.log",
+            topic_of(job_id, topic_prefix),
             bootstrap_servers,
             security=security,
             fsync=fsync,
@@ -132,20 +144,33 @@ class KafkaLog:
                 return self._identity
         return self.open()
 
+    def find(self) -> bool:
+        """Whether there is such a topic; nothing else is asked of it.
+
+        Raises:
+            LogUnavailableError, AccessError: As `open`.
+        """
+        _, described = self._questions.ask("opening it", self._describe, needs="Describe")
+        return bool(described["error_code"] != _NO_TOPIC)
+
     def open(self) -> LogIdentity:
         """See that the topic is there and loses nothing.
 
         Raises:
-            TopicError: It is missing, or a setting would lose history.
+            TopicError: It is missing, or a setting would lose history, or the broker is too old.
             LogUnavailableError: No answer within `connect_timeout_s`.
+            AccessError: The user is not let in, or lacks a right; or the broker is not trusted.
         """
-        cluster_id, described, settings = self._questions.ask("opening it", self._describe)
+        cluster_id, described = self._questions.ask("opening it", self._describe, needs="Describe")
         if described["error_code"] == _NO_TOPIC:
             raise TopicError(
                 self.topic,
                 f"there is no such topic at {self._connection.bootstrap_servers}",
                 "see that the job's name and the broker's address are right, or start the job",
             )
+        settings = self._questions.ask(
+            "asking for its settings", self._settings, needs="DescribeConfigs"
+        )
         partitions = described["partitions"]
         found = FoundTopic(
             name=self.topic,
@@ -168,10 +193,24 @@ class KafkaLog:
 
         Raises:
             TopicError: As `open`; or the broker refuses to create it, with its reason.
-            LogUnavailableError: As `open`.
+            LogUnavailableError, AccessError: As `open`.
         """
-        self._questions.ask("creating its topic", self._create)
+        if not self.find():
+            try:
+                self._questions.ask("creating its topic", self._create, needs="Create")
+            except AccessError as error:
+                how = f"{error.next_step}; or: {self._creating_command()}"
+                raise AccessError(error.log, error.problem, how) from error
         return self.open()
+
+    def _creating_command(self) -> str:
+        replication = self._replication or _REPLICATION_MAX
+        settings = settings_to_create(self._durability, replication)
+        configs = "".join(f" --config {name}={value}" for name, value in settings.items())
+        return (
+            f"kafka-topics.sh --bootstrap-server {self._connection.bootstrap_servers} --create"
+            f" --topic {self.topic} --partitions 1 --replication-factor {replication}{configs}"
+        )
 
     def delete(self) -> None:
         """Remove the topic with all its records and wait until it is gone, where there is one.
@@ -179,7 +218,7 @@ class KafkaLog:
         Raises:
             LogUnavailableError: Not within `connect_timeout_s`.
         """
-        self._questions.ask("deleting its topic", self._delete)
+        self._questions.ask("deleting its topic", self._delete, needs="Delete")
         with self._lock:
             self._identity = None
 
@@ -234,28 +273,42 @@ class KafkaLog:
             offset: int = admin.list_partition_offsets({partition: spec})[partition].offset
             return offset
 
-        return self._questions.ask("asking for its offsets", question)
+        return self._questions.ask("asking for its offsets", question, needs="Describe")
 
-    def _describe(self, admin: Any) -> tuple[str, dict[str, Any], dict[str, str]]:  # noqa: ANN401
+    def _describe(self, admin: Any) -> tuple[str, dict[str, Any]]:  # noqa: ANN401
+        servers = self._connection.bootstrap_servers
+        refuse_old(self.topic, servers, admin._manager.broker_version_data)  # noqa: SLF001, pinned
         described = admin.describe_topics([self.topic])[0]
         if described["error_code"] == _NO_TOPIC:
-            return "", described, {}
+            return "", described
         if described["error_code"] != 0 or not described["partitions"]:
             raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
                 "described"
             )
+        return _cluster(admin)["cluster_id"], described
+
+    def _settings(self, admin: Any) -> dict[str, str]:  # noqa: ANN401
         resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
         found = admin.describe_configs([resource], config_filter="all")["topic"][self.topic]
-        settings = {name: str(one["value"]) for name, one in found.items()}
-        return admin.describe_cluster()["cluster_id"], described, settings
+        if not found:
+            # Every topic has some. kafka-python 3.0.12 gives none where the broker refuses to tell,
+            # and does not say that it does.
+            raise errors.TopicAuthorizationFailedError(self.topic)
+        # Without a value: one that the broker keeps and does not know.
+        values = {name: one["value"] for name, one in found.items()}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
     def _create(self, admin: Any) -> None:  # noqa: ANN401
         if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             return
         replication = self._replication
         if replication is None:
-            replication = min(_REPLICATION_MAX, len(admin.describe_cluster()["brokers"]))
+            replication = min(_REPLICATION_MAX, len(_cluster(admin)["brokers"]))
         configs = settings_to_create(self._durability, replication)
+        if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, pinned
+            configs = {
+                name: value for name, value in configs.items() if name not in TIMESTAMP_BOUNDS
+            }
         wanted = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
         try:
             admin.create_topics({self.topic: wanted})
@@ -286,13 +339,37 @@ class KafkaLog:
             time.sleep(_POLL_S)
 
 
+def _cluster(admin: Any) -> dict[str, Any]:  # noqa: ANN401
+    """By the request that every broker knows.
+
+    kafka-python 3.0.12's `describe_cluster` fails on brokers before Kafka 3.7: it looks for a field
+    that they do not send.
+    """
+    asked = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
+    return dict(admin._manager.run(asked, []))  # noqa: SLF001, as above
+
+
+def topic_of(job_id: str, topic_prefix: str = "") -> str:
+    """The topic of a job's log.
+
+    Raises:
+        OptionError: The prefix cannot begin a topic's name.
+    """
+    if not _PREFIX.fullmatch(topic_prefix):
+        raise OptionError("topic_prefix", topic_prefix, "at most 100 of [A-Za-z0-9._-]")
+    return f"{topic_prefix}{job_id}.log"
+
+
 def list_jobs(
     bootstrap_servers: str,
     *,
+    topic_prefix: str = "",
     security: Security | None = None,
     connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
 ) -> tuple[str, ...]:
-    """The ids of the jobs that have a log at these brokers, sorted.
+    """The ids of the jobs that have a log at these brokers, sorted; those with that prefix only.
+
+    Topics that the user may not see are left out by the broker.
 
     Raises:
         LogUnavailableError: No answer within `connect_timeout_s`.
@@ -308,4 +385,5 @@ def list_jobs(
         names: list[str] = questions.ask("listing jobs", lambda admin: admin.list_topics())
     finally:
         questions.close()
-    return tuple(sorted(found[1] for name in names if (found := _TOPIC.fullmatch(name))))
+    ours = [one.removeprefix(topic_prefix) for one in names if one.startswith(topic_prefix)]
+    return tuple(sorted(found[1] for one in ours if (found := _TOPIC.fullmatch(one))))

@@ -61,6 +61,7 @@ def read_range(
         RecordError: The broker's data is damaged there.
         OutOfRangeError: What was there at the start has been removed since.
         TopicError: The topic is gone.
+        AccessError: The user may not read it, or is not let in.
     """
     if from_offset == to_offset:
         return
@@ -134,6 +135,9 @@ class _Reading:
         except errors.CorruptRecordError as raised:
             raise _damaged(self.position, str(raised)) from raised
         except (errors.KafkaError, OSError, RuntimeError) as raised:
+            refused = self._connection.refusal(raised, "Read")
+            if refused is not None:
+                raise refused from raised
             if isinstance(raised, errors.KafkaError) and not raised.retriable:
                 raise self._connection.failure("reading", self._heard_at, raised) from raised
             error = raised

@@ -108,6 +108,53 @@ class Security:
                 options["ssl_password"] = _Secret(self.ssl_key_password)
         return options
 
+    def spark_options(self) -> dict[str, str]:
+        """The same for Spark's Kafka source, as options of its reader.
+
+        A client's key must be in PKCS #8 (`-----BEGIN PRIVATE KEY-----`): Kafka's Java client reads
+        no other PEM. What is in the files goes with the options: executors need no files.
+
+        Raises:
+            OptionError: A file cannot be read.
+        """
+        options = {"kafka.security.protocol": self.protocol}
+        if self.protocol.startswith("SASL"):
+            module = "plain.Plain" if self.sasl_mechanism == "PLAIN" else "scram.Scram"
+            options["kafka.sasl.mechanism"] = str(self.sasl_mechanism)
+            options["kafka.sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.{module}LoginModule required"
+                f" username={_quoted(self.sasl_username)} password={_quoted(self.sasl_password)};"
+            )
+        if self.protocol.endswith("SSL"):
+            if self.ssl_check_hostname == "no":
+                options["kafka.ssl.endpoint.identification.algorithm"] = ""
+            if self.ssl_cafile is not None:
+                options["kafka.ssl.truststore.type"] = "PEM"
+                options["kafka.ssl.truststore.certificates"] = _pem("ssl_cafile", self.ssl_cafile)
+            if self.ssl_certfile is not None:
+                key = self.ssl_keyfile or self.ssl_certfile
+                options["kafka.ssl.keystore.type"] = "PEM"
+                chain = _pem("ssl_certfile", self.ssl_certfile)
+                options["kafka.ssl.keystore.certificate.chain"] = chain
+                options["kafka.ssl.keystore.key"] = _pem("ssl_keyfile", key)
+                if self.ssl_key_password is not None:
+                    options["kafka.ssl.key.password"] = self.ssl_key_password
+        return options
+
+
+def _quoted(text: str | None) -> str:
+    """As JAAS reads it."""
+    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _pem(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise OptionError(option, path, f"a PEM file that can be read ({why})") from error
+
 
 def _read(path: Path) -> dict[str, object]:
     try:

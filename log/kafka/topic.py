@@ -10,6 +10,7 @@ from coordlog.errors import TopicError
 from coordlog.limits import RECORD_BYTES_MAX
 
 __all__ = [
+    "TIMESTAMP_BOUNDS",
     "Durability",
     "FoundTopic",
     "Rule",
@@ -17,6 +18,11 @@ __all__ = [
     "settings_to_create",
     "unfit_settings",
 ]
+
+TIMESTAMP_BOUNDS: Final = frozenset(
+    {"message.timestamp.after.max.ms", "message.timestamp.before.max.ms"}
+)
+"""Settings that brokers have since Kafka 3.6."""
 
 _FOREVER: Final = -1
 _LONG_MAX: Final = 2**63 - 1

@@ -15,7 +15,7 @@ from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.port import UnstoredRecord
 from coordlog.schemas.header import HEADER_NAME
 
-from .client import NOT_ALLOWED, Connection, described, made, within
+from .client import Connection, described, made, within
 
 __all__ = ["PRODUCER_OPTIONS", "KafkaWriter"]
 
@@ -39,7 +39,6 @@ PRODUCER_OPTIONS: Final[dict[str, Any]] = {
 
 
 _REFUSED: Final = (
-    *NOT_ALLOWED,
     errors.InvalidRecordError,
     errors.InvalidRequiredAcksError,
     errors.InvalidTimestampError,
@@ -118,6 +117,9 @@ class KafkaWriter:
         return within(timeout_s, lambda: made(KafkaProducer, options), too_late=_discard)
 
     def _failure(self, began: float, error: Exception) -> LogError:
+        refused = self._connection.refusal(error, "Write")
+        if refused is not None:
+            return refused
         if isinstance(error, _REFUSED):
             return AppendRefusedError(self._connection.name, described(error))
         # A topic that is missing now may have been there for some of these records.

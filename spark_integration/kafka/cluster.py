@@ -12,7 +12,7 @@ from kafka import errors
 from kafka.protocol.consumer.offsets import IsolationLevel, OffsetSpec
 from kafka.structs import TopicPartition
 
-from coordlog.errors import LogUnavailableError, SourceError, TopicError
+from coordlog.errors import AccessError, LogUnavailableError, SourceError, TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import Security
 from coordlog.log.kafka.client import Connection, Questions
@@ -149,7 +149,7 @@ class Cluster:
                 f"no answer for {error.waited_s:.1f} s while {doing} (last: {error.last_error})",
                 "see that its broker runs and can be reached, then run the same command again",
             ) from error
-        except TopicError as error:
+        except (AccessError, TopicError) as error:
             raise SourceError(
                 f"Kafka at {self.bootstrap_servers}", error.problem, error.next_step
             ) from error

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_METADATA_S
-from coordlog.log.kafka.client import NOT_ALLOWED, described, made, within
+from coordlog.log.kafka.client import described, made, within
 
 from .cluster import Cluster, Partition, named, topic_id_text
 from .rows import Received
@@ -296,12 +296,9 @@ def nothing_from(
 
 def _meaning(cluster: Cluster, error: Exception) -> Exception:
     at = f"Kafka at {cluster.bootstrap_servers}"
-    if isinstance(error, NOT_ALLOWED):
-        return SourceError(
-            at,
-            f"the broker refuses this user: {described(error)}",
-            "see that the security options and the user's rights are right",
-        )
+    refused = cluster.connection.refusal(error, "Read")
+    if refused is not None:
+        return SourceError(at, refused.problem, refused.next_step)
     if isinstance(error, errors.KafkaError) and not error.retriable:
         return SourceError(
             at, f"reading has failed: {described(error)}", "see what the broker's log says"

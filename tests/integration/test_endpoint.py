@@ -54,6 +54,21 @@ def test_without_the_token_nobody_is_let_in(
         assert secret.text() not in server_side(caplog)
 
 
+def test_who_tries_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    tries, told = 150, 50 + 2  # and the 64th, the 128th
+    with running() as (endpoint, heard):
+        for _ in range(tries):
+            with (
+                contextlib.suppress(InvalidStatus),
+                connected(endpoint.address, token=Token(bytes(32))),
+            ):
+                raise AssertionError("let in")
+        assert heard.arrivals == []
+    refused = [one for one in caplog.records if "wrong token" in one.getMessage()]
+    assert len(refused) == told
+    assert "(128 refused so far)" in refused[-1].getMessage()
+
+
 def test_the_right_token_is_in_no_log_line_either(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with running() as (endpoint, heard), connected(endpoint.address) as channel:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from coordlog.cli.config_names import SETTINGS, CommandPath, key_of, long_name, variable_of
 from coordlog.cli.main import main
 from coordlog.log.kafka import Security
+from coordlog.secret_fields import KEY_VARIABLE
 from option_table import DOCS, every_option, renewed
 
 OPTIONS = [(path, command, option) for path, command, option in every_option()]
@@ -183,6 +184,7 @@ def test_the_variables_of_settings_are_those_that_the_library_reads() -> None:
         "COORDLOG_CACHE",
         "COORDLOG_HOME",
         "COORDLOG_IVY_SETTINGS",
+        KEY_VARIABLE,
         "COORDLOG_KAFKA_SECURITY_FILE",
         "COORDLOG_TOKEN",
     }

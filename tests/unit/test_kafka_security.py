@@ -43,6 +43,46 @@ def test_a_file_is_read_and_the_environment_goes_before_it(tmp_path: Path) -> No
         assert options.client_options()["ssl_check_hostname"] is False
 
 
+def test_spark_gets_the_same_in_its_own_words(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("the authority")
+    variables = SASL | {"COORDLOG_KAFKA_SSL_CAFILE": str(authority)}
+    variables["COORDLOG_KAFKA_SASL_PASSWORD"] = 's3"c\\ret'
+    variables["COORDLOG_KAFKA_SSL_CHECK_HOSTNAME"] = "no"
+    assert Security.load(variables).spark_options() == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required"
+            ' username="ann" password="s3\\"c\\\\ret";'
+        ),
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "the authority",
+    }
+
+
+def test_spark_gets_certificate_and_key_as_text(tmp_path: Path) -> None:
+    for name in ("cert", "key"):
+        (tmp_path / name).write_text(f"the {name}")
+    security = Security(
+        protocol="SSL",
+        ssl_certfile=str(tmp_path / "cert"),
+        ssl_keyfile=str(tmp_path / "key"),
+        ssl_key_password="s3cret",
+    )
+    assert security.spark_options() == {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.certificate.chain": "the cert",
+        "kafka.ssl.keystore.key": "the key",
+        "kafka.ssl.key.password": "s3cret",
+    }
+    (tmp_path / "key").unlink()
+    with pytest.raises(OptionError, match=r"ssl_keyfile is .*a PEM file that can be read"):
+        security.spark_options()
+
+
 def test_a_secret_is_in_no_repr() -> None:
     security = Security.load(SASL)
     shown = f"{security!r} {security} {security.client_options()}"
