@@ -54,7 +54,15 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--from", "file", type=_FILE, metavar="FILE", help="What `coordlog export` wrote.")
+@click.option(
+    # Its variable and its key are of the first name: another command has a `--from` of another kind.
+    "--from-file",
+    "--from",
+    "file",
+    type=_FILE,
+    metavar="FILE",
+    help="What `coordlog export` wrote.",
+)
 @click.option("--from-topic", "topic", metavar="TOPIC", help="A mirrored topic at the same broker.")
 @click.option(
     "--take-over",
