@@ -122,7 +122,7 @@ def adopt(
 def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Log:
     if file is None:
         assert topic is not None, "one of the two is given"
-        if topic == f"{job}.log":
+        if topic == logs.topic_of(job):
             raise CommandError(
                 job,
                 f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",

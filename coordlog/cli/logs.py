@@ -76,6 +76,10 @@ class CreatingLogs(Logs, Protocol):
 class NewLogs(CreatingLogs, Protocol):
     """A broker with other topics too."""
 
+    def topic_of(self, job_id: str) -> str:
+        """The topic of a job's log here, whether it is there or not."""
+        ...
+
     def open_topic(self, topic: str) -> Log:
         """Any topic as a log to be read, which the caller closes. Raises TopicError where there is none."""
         ...
@@ -107,6 +111,12 @@ class LogPlace:
             security=self.security,
             connect_timeout_s=patience_s,
         )
+
+    def topic_of(self, job_id: str) -> str:
+        """The topic of a job's log."""
+        from coordlog.log.kafka import topic_of  # noqa: PLC0415, as above
+
+        return topic_of(job_id, self.topic_prefix)
 
     def log(self, job_id: str, patience_s: float = LOG_CONNECT_TIMEOUT_S) -> KafkaLog:
         """A job's log, for who writes it; nothing is asked yet."""
@@ -170,6 +180,10 @@ class KafkaLogs:
         log.create()
         return log
 
+    def topic_of(self, job_id: str) -> str:
+        """As in `NewLogs`."""
+        return self._place.topic_of(job_id)
+
     def open_topic(self, topic: str) -> Log:
         """As in `NewLogs`."""
         from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
@@ -184,7 +198,7 @@ class KafkaLogs:
         from coordlog.log.kafka import examining  # noqa: PLC0415, as above
 
         place = self._place
-        topics = tuple(f"{place.topic_prefix}{one}.log" for one in job_ids)
+        topics = tuple(map(place.topic_of, job_ids))
         return examining.examine(place.servers, topics, security=place.security)
 
     def clock_ahead_s(self) -> float:

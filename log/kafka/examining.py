@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaProducer, errors
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition
 
+from .answers import cluster_of, settings_of
 from .client import Connection, Questions, made
 from .security import Security
 
@@ -86,8 +86,8 @@ def examine(
 
 
 def _facts(admin: Any, topics: tuple[str, ...]) -> BrokerFacts:  # noqa: ANN401, the client has no types
-    cluster = admin.describe_cluster()
-    brokers = [one["broker_id"] for one in cluster["brokers"]]
+    cluster = cluster_of(admin)
+    brokers = [one["node_id"] for one in cluster["brokers"]]
     folders = [
         (one["broker"], folder) for one in admin.describe_log_dirs() for folder in one["log_dirs"]
     ]
@@ -125,8 +125,6 @@ def _topic(admin: Any, name: str, size: int) -> TopicFacts:  # noqa: ANN401
     described = admin.describe_topics([name])[0]
     if described["error_code"] != 0 or not described["partitions"]:
         raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(name)
-    resource = ConfigResource(ConfigResourceType.TOPIC, name)
-    settings = admin.describe_configs([resource], config_filter="all")["topic"][name]
     partition = described["partitions"][0]
     producers = admin.describe_producers([TopicPartition(name, 0)])
     return TopicFacts(
@@ -134,7 +132,7 @@ def _topic(admin: Any, name: str, size: int) -> TopicFacts:  # noqa: ANN401
         partition_count=len(described["partitions"]),
         replication=len(partition["replica_nodes"]),
         in_sync=len(partition["isr_nodes"]),
-        settings={key: str(one["value"]) for key, one in settings.items()},
+        settings=settings_of(admin, name),
         size_bytes=size,
         open_transactions=tuple(
             f"producer {one.producer_id} since offset {one.current_transaction_start_offset}"

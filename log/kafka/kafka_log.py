@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from kafka import errors
 from kafka.admin import (
-    ConfigResource,
-    ConfigResourceType,
     OffsetSpec,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
 )
 from kafka.structs import TopicPartition
@@ -22,6 +20,7 @@ from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
 from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
 
 from .access import refuse_old
+from .answers import cluster_of, settings_of
 from .client import Connection, Questions
 from .reader import read_range
 from .security import Security
@@ -169,7 +168,9 @@ class KafkaLog:
                 "see that the job's name and the broker's address are right, or start the job",
             )
         settings = self._questions.ask(
-            "asking for its settings", self._settings, needs="DescribeConfigs"
+            "asking for its settings",
+            lambda admin: settings_of(admin, self.topic),
+            needs="DescribeConfigs",
         )
         partitions = described["partitions"]
         found = FoundTopic(
@@ -285,25 +286,14 @@ class KafkaLog:
             raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
                 "described"
             )
-        return _cluster(admin)["cluster_id"], described
-
-    def _settings(self, admin: Any) -> dict[str, str]:  # noqa: ANN401
-        resource = ConfigResource(ConfigResourceType.TOPIC, self.topic)
-        found = admin.describe_configs([resource], config_filter="all")["topic"][self.topic]
-        if not found:
-            # Every topic has some. kafka-python 3.0.12 gives none where the broker refuses to tell,
-            # and does not say that it does.
-            raise errors.TopicAuthorizationFailedError(self.topic)
-        # Without a value: one that the broker keeps and does not know.
-        values = {name: one["value"] for name, one in found.items()}
-        return {name: str(value) for name, value in values.items() if value is not None}
+        return cluster_of(admin)["cluster_id"], described
 
     def _create(self, admin: Any) -> None:  # noqa: ANN401
         if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             return
         replication = self._replication
         if replication is None:
-            replication = min(_REPLICATION_MAX, len(_cluster(admin)["brokers"]))
+            replication = min(_REPLICATION_MAX, len(cluster_of(admin)["brokers"]))
         configs = settings_to_create(self._durability, replication)
         if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, pinned
             configs = {
@@ -337,16 +327,6 @@ class KafkaLog:
         # `Questions` bounds this loop from outside, and closes the client under it.
         while admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
             time.sleep(_POLL_S)
-
-
-def _cluster(admin: Any) -> dict[str, Any]:  # noqa: ANN401
-    """By the request that every broker knows.
-
-    kafka-python 3.0.12's `describe_cluster` fails on brokers before Kafka 3.7: it looks for a field
-    that they do not send.
-    """
-    asked = admin._get_cluster_metadata  # noqa: SLF001, the version is pinned
-    return dict(admin._manager.run(asked, []))  # noqa: SLF001, as above
 
 
 def topic_of(job_id: str, topic_prefix: str = "") -> str:

@@ -68,9 +68,10 @@ def job_states(draw: st.DrawFn) -> JobState:
     names = draw(
         st.sets(st.sampled_from([f.name for f in dataclasses.fields(JobState)]), max_size=5)
     )
-    fields = {name: draw(values_of(hints[name])) for name in sorted(names - {"projections"})}
-    handled = draw(st.lists(SIMPLE[int], max_size=3).map(tuple))
-    return JobState(**fields, projections=Map({"source": handled}))
+    ours = {"projections", "opening"}
+    fields = {name: draw(values_of(hints[name])) for name in sorted(names - ours)}
+    handled = st.lists(SIMPLE[int], max_size=3).map(lambda one: Map({"source": tuple(one)}))
+    return JobState(**fields, projections=draw(handled), opening=draw(st.none() | handled))
 
 
 def shuffled(value: Any) -> Any:  # noqa: ANN401, anything

@@ -182,6 +182,9 @@ class Place:
         assert job_id in ("driven", "looked-at")
         return self.log
 
+    def topic_of(self, job_id: str) -> str:
+        return f"{job_id}.log"
+
     def open_topic(self, topic: str) -> Log:
         assert topic == "mirror.driven.log"
         return self.log
