@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
@@ -13,7 +13,18 @@ from coordlog.projections.job import destinations_in
 from coordlog.projections.retention import why_not_retained
 from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 
-__all__ = ["branched", "check_begun", "check_branch", "refuse_earlier_output"]
+__all__ = [
+    "branched",
+    "check_begun",
+    "check_branch",
+    "check_goes_on",
+    "going_back_to",
+    "refuse_earlier_output",
+]
+
+
+_GOING_BACK: Final = "from_checkpoint"
+"""An attribute of `EPOCH_STARTED`."""
 
 
 @runtime_checkable
@@ -28,6 +39,11 @@ class _Looking(Protocol):
 def branched(state: JobState, from_checkpoint: int | None) -> JobState:
     """The state as one looks at it who goes back to `from_checkpoint`; None: to where it stands."""
     return state if from_checkpoint is None else replace(state, last_checkpoint=from_checkpoint)
+
+
+def going_back_to(from_checkpoint: int | None) -> dict[str, str]:
+    """What an `EPOCH_STARTED` says of it: until the reset is there, the next driver must go back too."""
+    return {} if from_checkpoint is None else {_GOING_BACK: str(from_checkpoint)}
 
 
 def check_branch(
@@ -85,28 +101,61 @@ def check_branch(
     )
 
 
-def check_begun(job_id: str, state: JobState, chain: Chain) -> tuple[str, ...]:
+def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
+    """Refuse to go on, from the newest checkpoint of the branch, where rows would be committed a second time.
+
+    Args:
+        job_id: The job.
+        state: What its log says.
+        chain: The job's.
+
+    Raises:
+        RestoreError: A sink writes where more has been committed than the branch has, as after a
+            `--from-checkpoint` elsewhere; or the last driver did not come to go back, as it was to.
+    """
+    wanted = state.launch.get(_GOING_BACK)
+    if wanted is not None and state.phase is Phase.STARTING:
+        raise RestoreError(
+            job_id,
+            "the checkpoint that its last driver was to go back to, and did not come to,",
+            wanted,
+            "none",
+            f"give --from-checkpoint {wanted} again",
+        )
+    for one in chain.coordinators:
+        if one.sink is not None:
+            _check_sink(job_id, state, one, state.last_checkpoint)
+
+
+def check_begun(
+    job_id: str, state: JobState, chain: Chain, *, restore: str | None = None
+) -> tuple[str, ...]:
     """Refuse that a job which begins from another one's checkpoint writes where that one does.
 
     Args:
         job_id: The job.
         state: What its log says: before its own first driver.
         chain: The job's.
+        restore: As the user says.
 
     Returns:
         The operators that write, in the order of the chain, as in `check_branch`; none for any other job.
 
     Raises:
+        OptionError: A resume was asked for, of what is another job's.
         RestoreError: Before anything was appended.
     """
     begun_from = state.launch.get("begun_from")
     if begun_from is None:
         return ()
+    if restore == "resume":
+        raise OptionError("restore", restore, f"'rollback': its history is that of {begun_from}")
     there = destinations_in(state.launch.get("operators", "[]"))
     sinks = [one for one in chain.coordinators if one.sink is not None]
     for one in sinks:
         was, here = there.get(one.operator_id), one.destination
-        if here is None or here == was:
+        is_untold = was is None and one.operator_id in state.operators
+        if here is None or is_untold or here in there.values():
             raise RestoreError(
                 job_id,
                 f"the destination of operator {one.operator_id!r}",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Protocol
 
-from coordlog.branching import branched, refuse_earlier_output
+from coordlog.branching import branched, going_back_to, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
@@ -191,6 +191,7 @@ class JobDriver:
         mode = "batch" if options.is_batch else "streaming"
         check_identity(options.job_id, made.state, self._job_log.identity)
         elsewhere = self._check_fits(made.state, mode)
+        operators = made.state.launch.get("operators")
         refuse_earlier_output(self._chain, options.job_id, elsewhere)
         if made.state.phase is Phase.FINISHED and not options.is_again:
             self._tell_restored("finished", made, began_s)
@@ -213,7 +214,7 @@ class JobDriver:
         made.catch_up(self._job_log, appender.end_offset)
         self._payloads.begin(appender.epoch, self.driver_id)
         self._surroundings.took_over()
-        self._check_still_fits(made, mode)
+        self._check_still_fits(made, mode, operators)
         restore, given = first_input(
             made.state,
             self._chain,
@@ -328,6 +329,7 @@ class JobDriver:
                         "operators": describe_operators(self._chain),
                         "take_over": str(options.is_take_over).lower(),
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),
+                        **going_back_to(options.from_checkpoint),
                         **_said_of(options.payloads),
                         **limits_of(config),
                         **options.versions,
@@ -345,10 +347,14 @@ class JobDriver:
             patience=options.patience,
         )
 
-    def _check_still_fits(self, made: Rebuild, mode: str) -> None:
-        # What stood between the first reading and the take-over was another driver's of this very job.
-        assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
-        self._check_fits(made.state, mode)
+    def _check_still_fits(self, made: Rebuild, mode: str, operators: str | None) -> None:
+        # What stood between the first reading and the take-over was another driver's of this very job,
+        # which wrote where `operators`, of before this driver's own `EPOCH_STARTED`, says.
+        state = made.state
+        assert state.driver_id == self.driver_id, "the epoch in force is this driver's"
+        if operators is not None:
+            state = replace(state, launch=state.launch.set("operators", operators))
+        self._check_fits(state, mode)
 
     def _check_fits(self, state: JobState, mode: str) -> tuple[str, ...]:
         options = self._options

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from coordlog.branching import branched, check_begun, check_branch
+from coordlog.branching import branched, check_begun, check_branch, check_goes_on
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
@@ -354,8 +354,10 @@ def check_fits(
     for what in ("job_id", "mode"):
         if there.get(what) != here[what]:
             raise RestoreError(job_id, what, str(there.get(what)), here[what], advice[what])
-    elsewhere = check_begun(job_id, state, chain)
-    if from_checkpoint is not None:
+    elsewhere = check_begun(job_id, state, chain, restore=restore)
+    if from_checkpoint is None:
+        check_goes_on(job_id, state, chain)
+    else:
         elsewhere += check_branch(
             job_id,
             state,
@@ -409,7 +411,9 @@ def _check_parallelism(
 
 
 def _as_taken_over(state: JobState) -> JobState:
-    """The state that `first_input` looks at, as far as it looks."""
+    """The state that `first_input` looks at, as far as it looks: as the fold of an `EPOCH_STARTED` makes it."""
+    if state.phase is Phase.FAILED and state.is_batch and state.intents:
+        return replace(state, phase=Phase.ENDING)
     if state.phase in (Phase.STARTING, Phase.ENDING, Phase.FINISHED):
         return state
     return replace(state, phase=Phase.STARTING, resumed_phase=state.phase)

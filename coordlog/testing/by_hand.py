@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from coordlog.branching import branched, refuse_earlier_output
+from coordlog.branching import branched, going_back_to, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
 from coordlog.kernel.building import KernelConfig, limits_of
@@ -399,6 +399,7 @@ class HandDrivenJob:
                 "parallelism": str(self._driver.parallelism),
                 "mode": "batch" if self._driver.is_batch else "streaming",
                 "operators": describe_operators(self.chain),
+                **going_back_to(self._driver.from_checkpoint),
                 "cluster_id": self.log.identity.cluster_id,
                 "topic_id": self.log.identity.topic_id,
                 **limits_of(config),

@@ -12,7 +12,7 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.chain import Chain
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import CommandError, RestoreError, SinkError
+from coordlog.errors import CommandError, OptionError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
 from coordlog.projections.progress import progress
@@ -137,6 +137,15 @@ def test_it_writes_elsewhere(place: str | None) -> None:
     with pytest.raises(RestoreError, match="a, that of job@2, in the log") as raised:
         started(log, chain(place))
     assert "writes elsewhere: give it a destination of its own" in str(raised.value)
+    assert log.high_watermark() == before
+
+
+def test_it_does_not_go_on_from_where_the_other_log_was_cut() -> None:
+    log = begun(worked())
+    before = log.high_watermark()
+
+    with pytest.raises(OptionError, match="'rollback': its history is that of job@2"):
+        HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
     assert log.high_watermark() == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog.errors import RestoreError
 from coordlog.messages import CheckpointAborted, Fenced
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
@@ -106,6 +107,24 @@ def test_a_batch_job_that_failed_at_settling_is_only_settled_again() -> None:
     assert (job.mode, job.stage.submitted, provider.calls) == ("settle", [], [])
     assert sink.settled == [("a",)]
     assert job.runtime.state.phase is Phase.FINISHED
+
+
+@pytest.mark.clause("E9")
+def test_what_is_only_to_be_settled_is_refused_with_another_parallelism_before_anything_is_appended() -> (
+    None
+):
+    sink = FakeSink()
+    sink.failures = 5
+    job = batch(NotingProvider(sink=sink), 1)
+    job.register(0).complete(committables=[("source", b"a")])
+    job.advance(100)
+    assert job.runtime.state.phase is Phase.FAILED
+    job.crash()
+    before = job.log.high_watermark()
+
+    with pytest.raises(RestoreError, match="run it with parallelism 1 until it has ended"):
+        HandDrivenJob(job.chain, is_batch=True, log=job.log, parallelism=2)
+    assert job.log.high_watermark() == before
 
 
 @pytest.mark.clause("I3")

@@ -19,7 +19,7 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
-from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
+from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]
 
@@ -189,6 +189,37 @@ def test_a_job_that_writes_elsewhere_goes_back_below_a_commit() -> None:
     assert "commits to a is 3" in refusal(job, lambda: back(job, 1, writing("a")))
 
 
+def test_a_branch_does_not_go_on_where_more_has_been_committed_than_it_has() -> None:
+    """A driver that starts at the former place, without the option, would commit rows 2 and 3 again there."""
+    old = checkpointed(writing("a"), 3, is_committing=True)
+    job = back(old, 1, writing("b"))
+    job.crash()
+
+    said = refusal(job, lambda: HandDrivenJob(writing("a"), log=job.log))
+    assert "commits to a is 3 in the log and above 1" in said
+    assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 1
+
+
+def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_back_too() -> None:
+    """Gone on from 3 at b, the job would never write there what 2 and 3 have."""
+    old = checkpointed(writing("a"), 3, is_committing=True)
+    end = old.log.high_watermark()
+    job = back(old, 1, writing("b"))
+    job.crash()
+    cut = prefix_of(job.log, end + 1)
+    before = cut.high_watermark()
+
+    with pytest.raises(
+        RestoreError, match=r"did not come to, is 1 .*give --from-checkpoint 1 again"
+    ):
+        HandDrivenJob(writing("b"), log=cut)
+    assert cut.high_watermark() == before
+    again = HandDrivenJob(writing("b"), log=cut, from_checkpoint=1)
+    assert again.runtime.state.last_checkpoint == 1
+    again.crash()
+    assert HandDrivenJob(writing("b"), log=cut).mode == "rollback"
+
+
 def test_elsewhere_is_where_the_job_has_never_been() -> None:
     old = checkpointed(writing("a"), 3, is_committing=True)
 
@@ -212,9 +243,9 @@ def test_what_is_still_to_be_committed_at_the_former_place_is_committed_there_fi
     assert job.trigger() == 2
     attempt.ack_checkpoint(2, committables=[("source", b"rows")])
     job.crash()
-    assert "the intent of checkpoint 2 of operator 'source' is to be committed to a" in refusal(
-        job, lambda: back(job, 2, writing("b"))
-    )
+    owed = "the intent of checkpoint 2 of operator 'source' is to be committed to a"
+    assert owed in refusal(job, lambda: back(job, 2, writing("b")))
+    assert owed in refusal(job, lambda: HandDrivenJob(writing("b"), log=job.log))
 
     provider = NotingProvider(sink=PlacedSink(), is_committing=False)
     provider.destination = "a"
