@@ -24,6 +24,9 @@ APPEND_BACKOFF_S: Final = 0.05
 APPEND_BACKOFF_MAX_S: Final = 2.0
 """The longest pause between two tries: a broker that is back is noticed within it."""
 
+PAYLOAD_OPEN_S: Final = 5.0
+"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks."""
+
 LOG_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""
 

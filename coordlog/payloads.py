@@ -12,7 +12,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from coordlog.errors import PayloadStoreUnreachableError, TooLargeError
 from coordlog.limits import (
@@ -20,6 +21,7 @@ from coordlog.limits import (
     APPEND_BACKOFF_S,
     LOG_TIMEOUT_S,
     PAYLOAD_BYTES_MAX,
+    PAYLOAD_OPEN_S,
     PAYLOADS_RECENT_BYTES_MAX,
     PAYLOADS_WAITING_BYTES_MAX,
     STORED_PAYLOAD_BYTES_MAX,
@@ -35,6 +37,8 @@ __all__ = [
     "HeldPayload",
     "PayloadOptions",
 ]
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -158,10 +162,22 @@ class DriverPayloads:
 
     What is sealed is held until `release`. In between the owner takes it with `take`, and has it stored with `keep`
     before it appends what addresses it.
+
+    Args:
+        options: The job's.
+        clock: Seconds that never go back.
+        sleep: Waits so many seconds before a further try.
     """
 
-    def __init__(self, options: PayloadOptions = NO_STORE) -> None:
+    def __init__(
+        self,
+        options: PayloadOptions = NO_STORE,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._options, self._owner = options, ""
+        self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
         self._made: list[HeldPayload] = []
         self._held: dict[str, tuple[int, bytes]] = {}
@@ -221,8 +237,6 @@ class DriverPayloads:
         *,
         timeout_s: float = LOG_TIMEOUT_S,
         is_over: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Store what was taken; on return it is durable. On the log thread.
 
@@ -230,19 +244,25 @@ class DriverPayloads:
             PayloadStoreError: Not within `timeout_s`, or there is no use in trying again.
         """
         store = self._options.store
-        until_s, backoff_s = clock() + timeout_s, APPEND_BACKOFF_S
+        until_s = self._clock() + timeout_s
         for one in held:
             assert store is not None, "else nothing is sealed"
-            while True:
-                try:
-                    store.put(one.address, one.data)
-                    break
-                except PayloadStoreUnreachableError as error:
-                    if is_over() or clock() + backoff_s > until_s:
-                        raise
-                    _log.warning("%s; tried again", error)
-                sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, APPEND_BACKOFF_MAX_S)
+            self._tried(partial(store.put, one.address, one.data), until_s, is_over)
+
+    def _tried(
+        self, work: Callable[[], R], until_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> R:
+        """What `work` gives, as soon as the store answers; no further try begins after `until_s`."""
+        backoff_s = APPEND_BACKOFF_S
+        while True:
+            try:
+                return work()
+            except PayloadStoreUnreachableError as error:
+                if is_over() or self._clock() + backoff_s > until_s:
+                    raise
+                _log.warning("%s; tried again", error)
+            self._sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, APPEND_BACKOFF_MAX_S)
 
     def release(self, held: Sequence[HeldPayload]) -> None:
         """The records that address these count, and are released: they need not be held any more."""
@@ -260,20 +280,24 @@ class DriverPayloads:
     def open(self, data: bytes) -> bytes:
         """The payload that stands there; read from the store where it is not at hand.
 
+        A store that does not answer is asked again for `PAYLOAD_OPEN_S`: the caller waits, mostly the mailbox.
+
         Raises:
             PayloadLostError: It is addressed, and missing or damaged.
+            PayloadStoreUnreachableError: The store did not answer in that time.
             PayloadStoreError: The store cannot be read.
         """
         address = address_in(data)
         if address is None:
             return plain(data)
-        if self._options.store is None:
+        store = self._options.store
+        if store is None:
             return open_inline(data)
         with self._lock:
             held = self._held.get(address.path)
             at_hand = self._recent.get(address.path) if held is None else held[1]
         if at_hand is None:
-            at_hand = self._options.store.get(address)
+            at_hand = self._tried(partial(store.get, address), self._clock() + PAYLOAD_OPEN_S)
             with self._lock:
                 self._remember(address.path, at_hand)
         return at_hand

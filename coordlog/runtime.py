@@ -1,7 +1,8 @@
-"""Drives the kernel: turns, held and released effects, timers. One thread, no I/O, no clock of its own.
+"""Drives the kernel: turns, held and released effects, timers. One thread, no clock of its own.
 
 What is around it (the mailbox's thread, the log's, connections, the stage, workers) is handed in as ports, so that a
-simulation runs this very code on simulated time.
+simulation runs this very code on simulated time. The one I/O that a turn waits for is the opening of a payload that
+stands in the payload store: `DriverPayloads.open`, which bounds its further tries.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordlog.errors import PayloadLostError, TooLargeError
+from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.projections.attempt_records import required
 from coordlog.projections.checkpoint_records import states_of
@@ -267,6 +267,9 @@ def _fault_of(step: StepBuilder, given: EventArrived) -> str | None:
         types.decode(given.payload_type, given.payload)
     except (ValueError, PayloadLostError) as error:
         return f"it sent a damaged event of type {given.payload_type}: {error}"
+    except PayloadStoreUnreachableError as error:
+        # It sends the event again when it is restarted, and the restart policy says how often (clause D2).
+        return f"it sent an event of type {given.payload_type} that cannot be read now: {error}"
     return None
 
 

@@ -308,10 +308,10 @@ class HandDrivenJob:
         driver_id: str | None = None,
         payloads: PayloadOptions = NO_STORE,
     ) -> None:
-        self.payloads = DriverPayloads(payloads)
+        self.clock, self.stage = clock or FakeClock(), FakeStage()
+        self.payloads = DriverPayloads(payloads, clock=self.clock.monotonic_s, sleep=self._sleep)
         chain = chain.opening(self.payloads.open)
         self.chain, self.log = chain, log or MemoryLog(job_id)
-        self.clock, self.stage = clock or FakeClock(), FakeStage()
         self.is_held = is_held
         self.is_crashed = False
         self.attempts: dict[int, FakeAttempt] = {}

@@ -20,7 +20,7 @@ from coordlog.errors import (
     RestoreError,
     TooLargeError,
 )
-from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.limits import LEASE_S, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
@@ -412,18 +412,21 @@ class Broken:
             raise kind("s3://b/job", "keeping", "no route", "x")
         self.kept.append(address.sha256)
 
+    def get(self, address: PayloadAddress) -> bytes:
+        self.put(address, b"")
+        return b"x"
+
 
 def kept_by(store: Broken, **more: object) -> tuple[list[float], Callable[[], None]]:
-    payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
-    data = b"x"
-    held = HeldPayload(address=PayloadAddress.of(data, owner_of(0, "a")), data=data)
     waits, seconds = list[float](), itertools.count(0, 10)
-    return waits, lambda: payloads.keep(
-        [held],
+    payloads = DriverPayloads(
+        PayloadOptions(store=store),  # type: ignore[arg-type]
         clock=lambda: next(seconds),
         sleep=waits.append,
-        **more,  # type: ignore[arg-type]
     )
+    data = b"x"
+    held = HeldPayload(address=PayloadAddress.of(data, owner_of(0, "a")), data=data)
+    return waits, lambda: payloads.keep([held], **more)  # type: ignore[arg-type]
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for() -> None:
@@ -455,6 +458,81 @@ def test_a_store_that_stays_away_ends_the_driver(
 
     assert len(waits) == waited
     assert not store.kept
+
+
+@pytest.mark.parametrize(
+    ("store", "waited"),
+    [
+        (Broken(3), [0.05, 0.1, 0.2]),
+        (Broken(100), [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]),
+        (Broken(100, is_final=True), []),
+    ],
+    ids=["for a while", "for good", "not for this user"],
+)
+def test_a_store_that_is_away_is_read_again_for_seconds_and_no_longer(
+    store: Broken, waited: list[float]
+) -> None:
+    waits = list[float]()
+    payloads = DriverPayloads(
+        PayloadOptions(store=store),  # type: ignore[arg-type]
+        clock=lambda: sum(waits),
+        sleep=waits.append,
+    )
+    sealed = PayloadAddress.of(b"x", owner_of(0, "a")).encode()
+
+    if store.failures == 3:
+        assert payloads.open(sealed) == b"x"
+    else:
+        with pytest.raises(PayloadStoreError):
+            payloads.open(sealed)
+
+    assert waits == pytest.approx(waited)
+    assert sum(waits) < LEASE_S / 5
+
+
+def refusing(store: PayloadStore, failures: int) -> Callable[[PayloadAddress], bytes]:
+    """Its `get`, which first refuses so often."""
+    left, get = iter(range(failures)), store.get
+
+    def refused(address: PayloadAddress) -> bytes:
+        if next(left, None) is not None:
+            raise PayloadStoreUnreachableError(store.where, "reading", "503 Slow Down", "x")
+        return get(address)
+
+    return refused
+
+
+@pytest.mark.parametrize("failures", [1, 1_000])
+def test_one_read_error_of_the_store_costs_nothing_and_a_long_one_the_attempt_that_sent_alone(
+    options: PayloadOptions, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    provider = NotingProvider()
+    handled = list[object]()
+    provider.on["event"] = lambda _c, _s, _a, said: handled.append(said)
+    job = HandDrivenJob(chain_of(provider), payloads=options, parallelism=2)
+    one, other = job.register_all()
+    store = store_of(options)
+    began_s = job.clock.seconds
+
+    with monkeypatch.context() as harm:
+        harm.setattr(store, "get", refusing(store, failures))
+        one.send("source", Down(n=7, text="y" * 400_000))
+
+    assert job.clock.seconds - began_s < LEASE_S / 5
+    assert job.runtime.state.phase is Phase.RUNNING
+    assert not other.got(Fenced)
+    if failures == 1:
+        assert handled == [7]
+        assert not one.got(Fenced)
+        return
+    assert not handled
+    (told,) = one.got(Fenced)
+    assert "it sent an event of type test.down@1 that cannot be read now: the payload store" in (
+        told.reason
+    )
+    assert len(records(job, Kind.ATTEMPT_FAILED)) == 1
+    other.send("source", Down(n=8, text="z" * 400_000))
+    assert handled == [8]
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
