@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordlog.errors import PayloadLostError, RestoreError
 from coordlog.payloads import PayloadOptions
-from coordlog.projections.payload_needs import NeededPayload, needed_payloads
+from coordlog.projections.payload_needs import NeededPayload, StrangeAddress, needed_payloads
 from coordlog.projections.state import JobState
 from coordlog.schemas.stored import STORE_ATTRIBUTE
 
@@ -17,10 +17,12 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
     What the driver opens is read and checked; of what attempts open, the lengths are.
 
     Raises:
-        RestoreError: One is missing or damaged; before anything was appended.
+        RestoreError: One, or its address, is missing or damaged; before anything was appended.
         PayloadStoreError: The store cannot be read.
     """
     for needed in needed_payloads(state):
+        if isinstance(needed, StrangeAddress):
+            raise _strange(job_id, needed, state)
         if options.store is None:
             said = state.launch.get(STORE_ATTRIBUTE, "")
             step = f"name it with --payload-store (payload_store); the history says {said!r}"
@@ -39,6 +41,17 @@ def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> Non
                 f"not to be had ({error.where}: {error.problem})",
                 f"{error.next_step}{other}",
             ) from error
+
+
+def _strange(job_id: str, found: StrangeAddress, state: JobState) -> RestoreError:
+    wrote = state.launch.get("coordlog_version", "")
+    named = f" ({wrote})" if wrote else ""
+    step = (
+        f"run the job with the version of coordlog that wrote it{named}, or go on from a checkpoint "
+        "that does not need it (--from-checkpoint)"
+    )
+    here = "no address of a stored payload that this version reads"
+    return RestoreError(job_id, found.what, found.shown, here, step)
 
 
 def _refusal(job_id: str, needed: NeededPayload, here: str, step: str) -> RestoreError:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from coordlog.schemas.builtin import OperatorState
 from coordlog.schemas.stored import PayloadAddress, address_in
 
 from .state import CompletedCheckpoint, JobState, sorted_items, sorted_values
 
-__all__ = ["NeededPayload", "needed_payloads"]
+__all__ = ["NeededPayload", "StrangeAddress", "needed_payloads"]
+
+_SHOWN_BYTES: Final = 120
+"""Of what may be megabytes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,18 @@ class NeededPayload:
     """The driver opens it; else an attempt does."""
 
 
-def needed_payloads(state: JobState) -> Iterator[NeededPayload]:
-    """What going on from the last completed checkpoint, or where the log ends, opens first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrangeAddress:
+    """What begins like an address and is none: damaged, or of a newer version."""
 
-    Raises:
-        ValueError: The state holds what begins like an address and is none.
-    """
+    what: str
+    """As of a needed payload."""
+    shown: str
+    """How it begins, for people."""
+
+
+def needed_payloads(state: JobState) -> Iterator[NeededPayload | StrangeAddress]:
+    """What going on from the last completed checkpoint, or where the log ends, opens first."""
     checkpoint = state.completed.get(state.last_checkpoint)
     if checkpoint is not None:
         yield from _of_checkpoint(checkpoint)
@@ -47,7 +57,7 @@ def needed_payloads(state: JobState) -> Iterator[NeededPayload]:
         )
 
 
-def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload]:
+def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload | StrangeAddress]:
     of_it = f"in checkpoint {checkpoint.checkpoint_id} (sequence {checkpoint.sequence})"
     for operator_id, cut in sorted_items(checkpoint.cuts):
         what = f"the state of coordinator {operator_id!r} {of_it}"
@@ -63,13 +73,19 @@ def _of_checkpoint(checkpoint: CompletedCheckpoint) -> Iterator[NeededPayload]:
 
 def _of_subtask(
     subtask: int, states: tuple[OperatorState, ...], of_it: str
-) -> Iterator[NeededPayload]:
+) -> Iterator[NeededPayload | StrangeAddress]:
     for one in states:
         what = f"the state of operator {one.operator_id!r} of subtask {subtask} {of_it}"
         yield from _one(what, one.state, is_for_driver=False)
 
 
-def _one(what: str, data: bytes | None, *, is_for_driver: bool) -> Iterator[NeededPayload]:
-    address = address_in(data)
+def _one(
+    what: str, data: bytes | None, *, is_for_driver: bool
+) -> Iterator[NeededPayload | StrangeAddress]:
+    try:
+        address = address_in(data)
+    except ValueError:
+        yield StrangeAddress(what=what, shown=repr((data or b"")[:_SHOWN_BYTES]))
+        return
     if address is not None:
         yield NeededPayload(what=what, address=address, is_for_driver=is_for_driver)

@@ -245,6 +245,33 @@ def test_a_job_that_has_lost_its_store_is_refused_and_told_the_option(
         HandDrivenJob(chain_of(NotingProvider()), log=job.log)
 
 
+@pytest.mark.clause("E9")
+def test_an_address_that_is_none_is_refused_with_whose_it_is_and_what_to_do(
+    options: PayloadOptions,
+) -> None:
+    newer = b"coordlog-payload:2:5:0-driver-0/" + b"a" * 200
+    job, attempt = started(NotingProvider(), options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": newer})
+    job.crash()
+    end = job.log.high_watermark()
+
+    with pytest.raises(RestoreError) as refused:
+        HandDrivenJob(chain_of(NotingProvider()), payloads=options, log=job.log)
+
+    said = str(refused.value)
+    assert said.startswith(
+        "job job cannot be restored: the state of operator 'source' of subtask 0 in checkpoint 1 "
+        "(sequence "
+    )
+    assert f" is {newer[:120]!r} in the log and no address of a stored payload that" in said
+    assert said.endswith(
+        "run the job with the version of coordlog that wrote it, or go on from a checkpoint that "
+        "does not need it (--from-checkpoint)"
+    )
+    assert job.log.high_watermark() == end
+
+
 @pytest.mark.clause("K6")
 def test_without_a_store_the_error_names_the_option() -> None:
     provider, caught = NotingProvider(), list[str]()
