@@ -159,7 +159,7 @@ class PayloadStore:
         if size == address.length:  # under this name nothing else can stand
             self._do(f"keeping {address.path}", lambda: files.sync(address.path))
             return
-        self._do(f"keeping {address.path}", lambda: files.write(address.path, data))
+        self._do(f"keeping {address.path}", lambda: _write(files, address.path, data))
 
     def get(self, address: PayloadAddress) -> bytes:
         """The payload, checked by length and checksum.
@@ -382,6 +382,14 @@ class _FsspecFiles:
         if self._has_folders:
             with suppress(OSError, NotImplementedError):
                 self._fs.rmdir(self._at(owner))
+
+
+def _write(files: _Files, path: str, data: bytes) -> None:
+    """Write, and once more where a cleaning has removed a folder, still empty, before the file was in it."""
+    try:
+        files.write(path, data)
+    except FileNotFoundError:
+        files.write(path, data)
 
 
 def is_local_url(url: str) -> bool:

@@ -7,8 +7,9 @@ import os
 import pickle
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 import pytest
@@ -158,6 +159,43 @@ def test_a_payload_is_on_disk_before_its_name_and_the_name_before_put_returns(
     done.clear()
     store.put(MINE, DATA)
     assert done == [f"folder {MINE.owner}"], "another's rename may not be on disk yet"
+
+
+@pytest.mark.parametrize("moment", ["the job's folder is seen", "the reign's folder is made"])
+def test_a_cleaning_that_removes_an_empty_folder_costs_no_writer_its_payload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store, folder = PayloadStore(str(tmp_path), "ingest"), tmp_path / "ingest"
+    folder.mkdir()
+    cleaned = list[str]()
+    real_mkdir, real_open = Path.mkdir, Path.open
+
+    def clean(path: Path) -> None:
+        """As `prune` does, in another process; once."""
+        if cleaned:
+            return
+        cleaned.append(str(path))
+        with suppress(FileNotFoundError):
+            (folder / MINE.owner).rmdir()
+        folder.rmdir()
+
+    def mkdir(path: Path, **given: Any) -> None:  # noqa: ANN401, pathlib's
+        if moment == "the job's folder is seen" and path.name == MINE.owner:
+            clean(path)
+        real_mkdir(path, **given)
+
+    def opened(path: Path, mode: str) -> IO[Any]:
+        if mode == "xb":
+            clean(path)
+        return real_open(path, mode)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "open", opened)
+    store.put(MINE, DATA)
+
+    assert len(cleaned) == 1
+    assert store.get(MINE) == DATA
+    assert [one.path for one in store.listed()] == [MINE.path]
 
 
 def test_folders_are_open_to_this_user_only(tmp_path: Path) -> None:
