@@ -315,9 +315,16 @@ def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noq
     for field in dataclasses.fields(value):
         one = getattr(value, field.name)
         guard = guards.get(field.name)
-        # What is no text does not fit the schema, which says so.
-        is_secret = guard is not None and isinstance(one, str)
-        made[field.name] = guard.seal(one) if guard is not None and is_secret else _plain(one)
+        if guard is None or one is None:
+            made[field.name] = _plain(one)
+        elif isinstance(one, str):
+            made[field.name] = guard.seal(one)
+        else:
+            # Not left to the schema: what the encoder says of a value shows it.
+            raise TypeError(
+                f"its secret field {field.name} is of type {type(one).__name__} (not shown); "
+                "it must be a text, or None"
+            )
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 
 import pytest
 
@@ -123,6 +124,24 @@ def test_no_repr_and_no_error_shows_a_secret() -> None:
     with pytest.raises(PayloadTypeError) as caught:
         encoded(Login(user=7, password=PASSWORD, pin=PIN))  # type: ignore[arg-type]
     assert not any(one in shown + str(caught.value) for one in SECRETS)
+
+
+@pytest.mark.usefixtures("_key")
+@pytest.mark.parametrize("wrong", [PIN.encode(), [PIN], {PIN: PIN}, 8154711])
+@pytest.mark.parametrize("field", ["password", "pin", "token"])
+def test_a_secret_that_is_no_text_is_refused_by_its_field_and_not_shown(
+    field: str, wrong: object
+) -> None:
+    given = {"password": PASSWORD, field: wrong}
+    value = Login(user="ann", **given)  # type: ignore[arg-type]
+    for one in (value, Logins(first=LOGIN, others=[value])):
+        with pytest.raises(PayloadTypeError) as caught:
+            encoded(one)
+        said = "".join(traceback.format_exception(caught.value))
+        named = f"its secret field {field} is of type {type(wrong).__name__} (not shown)"
+        assert named in str(caught.value)
+        assert PIN not in said
+        assert "8154711" not in said
 
 
 def test_a_mark_does_not_change_the_schema() -> None:
