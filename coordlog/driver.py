@@ -249,21 +249,30 @@ class JobDriver:
         self._clean_former(appender.epoch, made.end_offset)
 
     def _clean_former(self, epoch: int, end_offset: int) -> None:
-        """On a worker: what drivers before this one have stored and could not append any more goes."""
+        """What drivers before this one have stored and could not append any more goes.
+
+        On a daemon thread: the interpreter's end waits for workers, and an object store may be slow.
+        """
         store = self._options.payloads.store
         if store is None or epoch == 0:
             return
 
         def work() -> None:
             try:
-                count = clean_former(self._job_log, store, epoch=epoch, end_offset=end_offset)
+                count = clean_former(
+                    self._job_log,
+                    store,
+                    epoch=epoch,
+                    end_offset=end_offset,
+                    is_over=lambda: self._mailbox.wait(0),
+                )
             except LogError as error:
                 _log.warning("former drivers' payloads stay: job=%s: %s", store.job_id, error)
                 return
             if count:
                 _log.info("removed %d left-over payloads job=%s", count, store.job_id)
 
-        self._mailbox.run(work)
+        self._mailbox.run_closing(work)
 
     def _tell_restored(self, mode: str, made: Rebuild, began_s: float) -> None:
         last = branched(made.state, self._options.from_checkpoint).last_checkpoint

@@ -101,9 +101,10 @@ class Mailbox:
     def run_closing(self, work: Callable[[], None]) -> None:
         """See `Workers`. On a thread of its own: what waits for a worker is cancelled at the driver's end."""
         thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
-        self._closers = [one for one in self._closers if one.is_alive()]
-        self._closers.append(thread)
-        thread.start()
+        with self._condition:
+            self._closers = [one for one in self._closers if one.is_alive()]
+            thread.start()  # before `close` may join it
+            self._closers.append(thread)
 
     def post(self, thunk: Callable[[], None]) -> None:
         """Run `thunk` on the mailbox, ahead of what attempts send: acknowledgements, results, timers."""

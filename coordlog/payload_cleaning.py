@@ -221,7 +221,14 @@ class _Reading:
         return FileUse.IN_FORCE
 
 
-def clean_former(log: Log, store: PayloadStore, *, epoch: int, end_offset: int) -> int:
+def clean_former(
+    log: Log,
+    store: PayloadStore,
+    *,
+    epoch: int,
+    end_offset: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
     """Remove what reigns before `epoch`, which is in force, kept and could not append any more; how many files.
 
     Bounded: of reigns that began among the log's last records, and so many files; the rest is `payload_use`'s. What a
@@ -233,6 +240,7 @@ def clean_former(log: Log, store: PayloadStore, *, epoch: int, end_offset: int) 
         store: The job's.
         epoch: This driver's.
         end_offset: Up to where the log is read: behind its `EPOCH_STARTED`.
+        is_over: Whether the driver has ended: asked before each record and each file, and nothing more is done then.
 
     Raises:
         PayloadStoreError, LogError: They cannot be read.
@@ -243,6 +251,8 @@ def clean_former(log: Log, store: PayloadStore, *, epoch: int, end_offset: int) 
     over, addressed = set[str](), set[str]()
     start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
     for stored in log.read(start, end_offset):
+        if is_over():
+            return 0
         addressed.update(one.path for one in addresses_among(stored.value or b""))
         header = stored.header
         if header is not None and header.is_epoch_started and header.epoch < epoch:
@@ -250,7 +260,7 @@ def clean_former(log: Log, store: PayloadStore, *, epoch: int, end_offset: int) 
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
                 over.add(owner_of(record.epoch, record.driver_id))
     left = [one for one in listed if one.owner in over and one.path not in addressed]
-    return store.remove(left[:CLEANED_FILES_MAX])
+    return store.remove(itertools.takewhile(lambda _: not is_over(), left[:CLEANED_FILES_MAX]))
 
 
 def _epoch_of(one: KeptPayload) -> int:

@@ -64,7 +64,10 @@ class Workers(Protocol):
         ...
 
     def run_closing(self, work: Callable[[], None]) -> None:
-        """Run the closing of a coordinator: even where every worker is busy, or the driver ends (clause A2)."""
+        """Run what a driver's end waits for, but not long, such as the closing of a coordinator (clause A2).
+
+        Even where every worker is busy, or the driver ends.
+        """
         ...
 
     def post(self, thunk: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,44 @@ def test_a_restart_has_what_was_said_and_cleans_what_the_dead_could_not_append(
         time.sleep(0.01)
     assert store.get(theirs) == b"theirs"
     assert not payload_use(log, store).missing
+
+
+def test_a_driver_s_end_does_not_wait_for_all_that_the_dead_have_left(
+    log: MemoryLog, store: PayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_round(log, store)
+    (started,) = (
+        one.record
+        for one in audit_records(log.read(0, log.high_watermark()))
+        if one.record and one.record.kind is Kind.EPOCH_STARTED
+    )
+    lost = [PayloadAddress.of(b"%d" % n, owner_of(0, started.driver_id)) for n in range(9)]
+    for n, one in enumerate(lost):
+        store.put(one, b"%d" % n)
+    is_removing, is_ended = threading.Event(), threading.Event()
+    threads = list[threading.Thread]()
+    real = payload_store._LocalFiles.remove
+
+    def remove(files: payload_store._LocalFiles, path: str) -> None:
+        """As of a store that is slow."""
+        threads.append(threading.current_thread())
+        is_removing.set()
+        assert is_ended.wait(WAIT_S)
+        real(files, path)
+
+    monkeypatch.setattr(payload_store._LocalFiles, "remove", remove)
+    driver = begun(log, store, Heard())
+    assert is_removing.wait(WAIT_S)
+    driver.end_at_once(by="the test")
+    is_ended.set()
+    driver.wait(WAIT_S)
+
+    assert [one.daemon for one in threads] == [True], (
+        "one file, and no thread that an exit waits for"
+    )
+    assert not threads[0].is_alive()
+    left = {one.path for one in store.listed()}
+    assert len([one for one in lost if one.path in left]) == 8
 
 
 @pytest.mark.clause("K7")

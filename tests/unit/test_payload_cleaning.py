@@ -14,7 +14,7 @@ from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.payload_cleaning import FileUse, clean, payload_use
+from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
 from coordlog.payloads import PayloadOptions
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.codec import decode_record
@@ -123,6 +123,31 @@ def test_a_turn_that_is_not_whole_may_yet_count(
 
     again, _, _ = driver(options, job.log)
     assert worth(again.log, store)["LEFT_OVER"] == ["0-driver-0"], "the next reign has cut it off"
+
+
+@pytest.mark.parametrize(("looks", "removed"), [(-1, 0), (0, 0), (2, 2), (100, 6)])
+def test_a_driver_that_ends_leaves_the_rest_of_what_the_dead_have_left(
+    options: PayloadOptions, store: PayloadStore, looks: int, removed: int
+) -> None:
+    """It has ended so many looks after the last record."""
+    first, _, _ = driver(options)
+    first.crash()
+    second, _, _ = driver(options, first.log)
+    for n in range(6):
+        store.put(PayloadAddress.of(b"%d" % n, owner_of(0, "driver-0")), b"%d" % n)
+    end = second.log.high_watermark()
+    left = iter(range(end + looks))
+
+    count = clean_former(
+        second.log,
+        store,
+        epoch=1,
+        end_offset=end,
+        is_over=lambda: next(left, None) is None,
+    )
+
+    assert count == removed
+    assert len(store.listed()) == 6 - removed
 
 
 def test_once_the_job_has_ended_nothing_is_on_its_way(
