@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from immutables import Map
 
-from coordlog.errors import RecordError
+from coordlog.errors import PayloadStoreUnreachableError, RecordError
 from coordlog.schemas.builtin import (
     AttemptSnapshot,
     CheckpointMetadata,
@@ -83,9 +83,12 @@ class JobProjection:
         Raises:
             RecordError: The record cannot stand here, its payload cannot be read, or an operator's
                 projection raised. Fatal: whoever wrote it erred.
+            PayloadStoreUnreachableError: A payload that a projection is given cannot be read now; the record is whole.
         """
         try:
             return self._apply(state, record)
+        except PayloadStoreUnreachableError:
+            raise
         except Exception as error:
             where = -1 if record.sequence is None else record.sequence
             raise RecordError(

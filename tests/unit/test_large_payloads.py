@@ -355,6 +355,29 @@ def test_a_projection_is_given_the_content_live_and_at_a_restore_and_a_lost_one_
     assert before.high_watermark() == end
 
 
+def test_a_restore_while_the_store_is_away_says_so_and_no_record_is_at_fault(
+    options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = NotingProvider(projection=LENGTHS)
+    job, attempt = started(provider, options)
+    inside(attempt, provider, lambda c: c.context.record(Noted(text="z" * 600_000)))
+    job.crash()
+    end = job.log.high_watermark()
+    again = fresh(options)
+    chain = chain_of(NotingProvider(projection=LENGTHS))
+
+    with monkeypatch.context() as harm:
+        harm.setattr(store_of(again), "get", refusing(store_of(again), 1_000))
+        with pytest.raises(PayloadStoreUnreachableError, match="503 Slow Down"):
+            HandDrivenJob(chain, payloads=again, log=job.log)
+    assert job.log.high_watermark() == end
+
+    with monkeypatch.context() as harm:
+        harm.setattr(store_of(again), "get", refusing(store_of(again), 1))
+        restored = HandDrivenJob(chain, payloads=again, log=job.log)
+    assert restored.runtime.state.phase is Phase.RUNNING
+
+
 def fresh(options: PayloadOptions) -> PayloadOptions:
     return replace(options, store=PayloadStore(store_of(options).url, "job"))
 
