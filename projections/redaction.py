@@ -287,7 +287,7 @@ class _Walk:
         if kind == "map":
             return {self._text(k): self.value(schema["values"], v, name) for k, v in value.items()}
         if kind == "enum":
-            return value
+            return value if self._keeps else _first_alike(list(schema["symbols"]), value)
         if kind == "fixed":
             return bytes(len(value))
         return self.value(kind, value, name)
@@ -341,6 +341,11 @@ def _as_long(value: int) -> int:
     zigzag = value << 1 if value >= 0 else (-value << 1) - 1
     length = max(1, -(-zigzag.bit_length() // 7))
     return 0 if length == 1 else 1 << (7 * length - 8)
+
+
+def _first_alike(symbols: list[str], value: str) -> str:
+    """The first symbol whose index Avro encodes with as many bytes."""
+    return symbols[min(symbols.index(value), _as_long(symbols.index(value)))]
 
 
 def _zeros(data: bytes | None) -> bytes | None:

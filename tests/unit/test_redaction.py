@@ -133,7 +133,7 @@ def test_a_users_payload_keeps_its_shape_and_length_and_nothing_else() -> None:
     assert len(value.inner.name) == 6
     assert value.many[0].name == value.maybe.name != "x"  # type: ignore[union-attr]
     assert len(value.many[1].name) == len("sécret".encode())
-    assert value.colour is Colour.BLUE
+    assert value.colour is Colour.RED
     assert (value.share, value.is_on, value.content) == (0.0, False, bytes(7))
     assert "12345678" not in str(value)
     assert made.reason is not None
@@ -165,6 +165,25 @@ def test_payloads_of_times_and_of_a_type_that_nobody_registered() -> None:
     assert redaction._payload("unknown@1", data) == bytes(len(data))
     assert redaction._payload("t@1", data[:-1]) == bytes(len(data) - 1)
     assert redaction._payload(None, None) is None
+
+
+@pytest.mark.parametrize(("was", "now"), [(0, 0), (63, 0), (64, 64), (99, 64)])
+def test_an_enumeration_says_its_first_symbol_of_the_same_length_in_a_users_type_alone(
+    was: int, now: int
+) -> None:
+    symbols = [f"S{n}" for n in range(100)]
+    field = {"name": "mood", "type": {"type": "enum", "name": "Mood", "symbols": symbols}}
+    schema = json.dumps({"type": "record", "name": "T", "fields": [field]})
+    redaction, avro = Redaction(KEY), Avro(schema)
+    data = avro.encode({"mood": f"S{was}"})
+    for key, expected in (("shop.mood@1", now), ("coordlog.mood@1", was)):
+        redaction._learn(key, schema)
+
+        made = redaction._payload(key, data)
+
+        assert made is not None
+        assert len(made) == len(data)
+        assert avro.decode(made) == {"mood": f"S{expected}"}
 
 
 def test_texts_stay_apart_however_short() -> None:
