@@ -18,13 +18,16 @@ from typing import Any, Final, NamedTuple
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import address_in, plain
 
 from .audit import Stored
-from .snapshots import SnapshotUnusableError, redacted_snapshot, state_of
+from .snapshots import SNAPSHOT_TYPE, SnapshotUnusableError, redacted_snapshot, state_of
 from .state import JobState, sorted_items
+from .stored_check import is_stored
 
 __all__ = ["Redacted", "Redaction"]
 
@@ -54,6 +57,8 @@ _KEPT_FIELDS: Final = frozenset(
 """Texts of our own types that are names, and no contents."""
 _KEPT_ATTRIBUTES: Final = frozenset(
     {
+        "adopted_cluster_id",
+        "adopted_topic_id",
         "allow_non_restored_state",
         "cluster_id",
         "command",
@@ -141,6 +146,17 @@ class Redaction:
             self._used.add(known)
         return known
 
+    def content(self, data: bytes) -> bytes:
+        """As many zeros; in place of a stored payload's address another one, of the same reign and length."""
+        try:
+            address = address_in(data)
+        except ValueError:
+            address = None
+        if address is None:
+            return bytes(len(data))
+        other = hmac.new(self._key, address.path.encode(), hashlib.sha256).hexdigest()
+        return dataclasses.replace(address, sha256=other).encode()
+
     def _chance(self, text: str, number: int, length: int) -> str:
         seed = text.encode(errors="surrogatepass")
         made = b""
@@ -167,7 +183,7 @@ class Redaction:
             said = json.loads(text)
             made = [
                 {
-                    name: one if name in _KEPT_OF_OPERATORS else self.text(str(one))
+                    name: one if name in _KEPT_OF_OPERATORS else self._said(one)
                     for name, one in operator.items()
                 }
                 for operator in said
@@ -175,6 +191,12 @@ class Redaction:
         except (ValueError, AttributeError, TypeError):
             return self.text(text)
         return json.dumps(made, sort_keys=True)
+
+    def _said(self, one: object) -> object:
+        """A destination, or options by name."""
+        if isinstance(one, dict):
+            return {self.text(str(name)): self._said(each) for name, each in one.items()}
+        return self.text(str(one))
 
     # --- payloads -----------------------------------------------------------------------------------------------------
     def _learn(self, key: str, schema_json: str) -> None:
@@ -187,12 +209,16 @@ class Redaction:
     def _payload(self, key: str | None, payload: bytes | None) -> bytes | None:
         """The payload with other contents; zeros where its type is not known, or it is none of it."""
         known = self._schemas.get(key or "")
-        if payload is None or known is None:
-            return _zeros(payload)
+        if payload is None:
+            return None
+        if known is None or is_stored(payload):
+            return self.content(payload)
         avro, schema = known
         walk = _Walk(self, keeps_our_own=(key or "").startswith(_OURS))
+        content = plain(payload)
+        mark = payload[: len(payload) - len(content)]
         try:
-            made = avro.encode(walk.value(schema, avro.decode(payload), ""))
+            made = mark + avro.encode(walk.value(schema, avro.decode(content), ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return _zeros(payload)
         return made if len(made) == len(payload) else _zeros(payload)
@@ -206,8 +232,17 @@ class Redaction:
                 if key not in self._schemas:
                     self._learn(key, schema_json)
             return redacted_snapshot(record, self.state(state))
-        except (SnapshotUnusableError, PayloadLostError):
+        except PayloadLostError:
+            return self._stored_snapshot(record)
+        except SnapshotUnusableError:
             return _zeros(record.payload)
+
+    def _stored_snapshot(self, record: Record) -> bytes:
+        """The snapshot's own numbers, and where its state had been kept."""
+        held = SNAPSHOT_TYPE.decode(record.payload or b"")
+        assert isinstance(held, JobSnapshot), "it has been decoded before"
+        state, digest = self.content(held.state), bytes(len(held.state_sha256))
+        return SNAPSHOT_TYPE.encode(dataclasses.replace(held, state=state, state_sha256=digest))
 
     def state(self, state: JobState) -> JobState:
         """A job's state, redacted as its records are: what the fold of the redacted records comes to."""
@@ -223,7 +258,7 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, bytes):
-            return _zeros(value)
+            return self.content(value)
         if isinstance(value, Map):
             return Map({self._key_of(name, k): self._fields("", v) for k, v in value.items()})
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -261,7 +296,7 @@ class _Walk:
     """Through one value and its schema."""
 
     def __init__(self, redaction: Redaction, *, keeps_our_own: bool) -> None:
-        self._text = redaction.text
+        self._text, self._content = redaction.text, redaction.content
         self._keeps = keeps_our_own
         self._named: dict[str, Any] = {}
 
@@ -296,7 +331,7 @@ class _Walk:
         if kind == "string":
             return value if self._keeps and name in _KEPT_FIELDS else self._text(value)
         if kind == "bytes":
-            return bytes(len(value))
+            return self._content(value) if self._keeps else bytes(len(value))
         if self._keeps or kind == "null":
             return value
         if kind in ("int", "long"):
