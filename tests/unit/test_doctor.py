@@ -246,8 +246,10 @@ def test_an_empty_topic_loses_nothing_to_a_retention() -> None:
 
 def test_one_replica_that_is_not_flushed_is_told_and_is_nothing_to_do() -> None:
     settings = settings_to_create(Durability(fsync=False), 1) | {"flush.messages": str(2**63 - 1)}
-    made = found(broker=with_topic(replication=1, in_sync=1, settings=settings))
+    broker = with_topic(replication=1, in_sync=1, settings=settings)
+    made = found(broker=broker)
 
+    assert len(made) == len(examine_all(MACHINE, broker, (JOB,))), "each is said once"
     one = made["topic j.log, flush.messages"]
     assert bad(made) == {}
     assert one.grade is Grade.NOTE
@@ -283,6 +285,9 @@ def test_a_disk_is_not_said_to_fill_by_what_is_over(
     assert bad(made) == {}
 
 
+_IN_2100_US = 4_102_444_800_000_000
+
+
 class _EndsWithMarker(MemoryLog):
     """A log whose last offsets are ends of transactions, which no reader is given."""
 
@@ -301,19 +306,20 @@ class _EndsWithMarker(MemoryLog):
 def test_the_end_of_a_transaction_is_no_last_record(markers: int) -> None:
     place = Place(BROKER)
     log = _EndsWithMarker(markers)
-    for one in place.log.records:
+    for one in place.log.records + (place.log.records[-1],) * markers:
         log.store(
             UnstoredRecord(
                 key=one.key or b"",
                 value=one.value or b"",
                 header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
+                timestamp_us=_IN_2100_US,
             )
         )
     place.log = log
     made = CliRunner().invoke(main, ["doctor"], obj=lambda _servers: place)
 
-    assert made.exit_code == Exit.DONE, made.output
+    assert made.exit_code == Exit.FAILED, made.output
+    assert "job j, time of its last record: " in made.stdout
     assert f"job j, size: {log.high_watermark()} records" in made.stdout
 
 
