@@ -25,6 +25,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import address_in, plain
 
 from .audit import Stored
+from .skips import digest_of
 from .snapshots import SNAPSHOT_TYPE, SnapshotUnusableError, redacted_snapshot, state_of
 from .state import JobState, sorted_items
 from .stored_check import is_stored
@@ -78,7 +79,8 @@ _KEPT_ATTRIBUTES: Final = frozenset(
 )
 _KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "version"})
 """Of each operator in the attribute `operators`."""
-_CONTENT_ATTRIBUTES: Final = frozenset({"event", "split_id"})
+_EVENT: Final = re.compile(r"(?P<what>.*/)(?P<digest>[0-9a-f]{16})", re.DOTALL)
+"""An event as failures name it: by operator, type and the digest of its content."""
 _PLAIN_VALUE: Final = re.compile(r"true|false|-?\d+(\.\d+)?")
 
 
@@ -102,6 +104,7 @@ class Redaction:
         self._texts: dict[str, str] = {}
         self._used: set[str] = set()
         self._schemas: dict[str, tuple[Avro, object] | None] = {}
+        self._digests: dict[str, str] = {}
 
     def record(self, stored: Stored) -> Redacted:
         """One record, whether it counts or not; one that cannot be read is zeros of the same length."""
@@ -123,6 +126,8 @@ class Redaction:
             payload = self._snapshot(record)
         else:
             payload = self._payload(record.payload_type, record.payload)
+            if record.kind in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
+                self._learn_event(record.payload, payload)
         return dataclasses.replace(
             record,
             payload=payload,
@@ -145,6 +150,20 @@ class Redaction:
             self._texts[text] = known
             self._used.add(known)
         return known
+
+    def digest(self, digest: str) -> str:
+        """Of an event's content, that of what stands in its place: the fold compares them. Each time the same."""
+        return self._digests.setdefault(digest, self.text(digest))
+
+    def _learn_event(self, was: bytes | None, now: bytes | None) -> None:
+        try:
+            self._digests.setdefault(digest_of(was or b""), digest_of(now or b""))
+        except ValueError:
+            return  # what begins like an address and is none
+
+    def _event(self, said: str) -> str:
+        found = _EVENT.fullmatch(said)
+        return self.text(said) if found is None else found["what"] + self.digest(found["digest"])
 
     def content(self, data: bytes) -> bytes:
         """As many zeros; in place of a stored payload's address another one, of the same reign and length."""
@@ -171,7 +190,9 @@ class Redaction:
     def _attribute(self, name: str, value: str) -> str:
         if name == "operators":
             return self._operators(value)
-        if name in _CONTENT_ATTRIBUTES:
+        if name == "event":
+            return self._event(value)
+        if name == "split_id":
             return self.text(value)
         if name in _KEPT_ATTRIBUTES or _PLAIN_VALUE.fullmatch(value):
             return value
@@ -246,6 +267,10 @@ class Redaction:
 
     def state(self, state: JobState) -> JobState:
         """A job's state, redacted as its records are: what the fold of the redacted records comes to."""
+        for _, gateway in sorted_items(state.gateways):
+            for _, event in sorted_items(gateway.unacked):
+                now = self._payload(event.payload_type, event.payload)
+                self._learn_event(event.payload, now)
         made = self._fields("", state)
         assert isinstance(made, JobState), "what it was"
         return made
@@ -285,10 +310,10 @@ class Redaction:
             return self.text(key)
         if name == "poison":
             what, _, rest = key.partition(":")
-            return f"{what}:{self.text(rest)}"
+            return f"{what}:{self._event(rest) if what == 'event' else self.text(rest)}"
         if name == "skipped_events":
             way, subtask, event_type, digest, operator_id = key.split("/", 4)
-            return "/".join((way, subtask, event_type, self.text(digest), operator_id))
+            return "/".join((way, subtask, event_type, self.digest(digest), operator_id))
         return key
 
 
@@ -297,6 +322,7 @@ class _Walk:
 
     def __init__(self, redaction: Redaction, *, keeps_our_own: bool) -> None:
         self._text, self._content = redaction.text, redaction.content
+        self._digest = redaction.digest
         self._keeps = keeps_our_own
         self._named: dict[str, Any] = {}
 
@@ -329,6 +355,8 @@ class _Walk:
 
     def _leaf(self, kind: str, value: Any, name: str) -> Any:  # noqa: ANN401
         if kind == "string":
+            if self._keeps and name == "digest":
+                return self._digest(value)
             return value if self._keeps and name in _KEPT_FIELDS else self._text(value)
         if kind == "bytes":
             return self._content(value) if self._keeps else bytes(len(value))

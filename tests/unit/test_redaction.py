@@ -22,6 +22,7 @@ from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import StoredRecord
+from coordlog.messages import DeliverEvent, Fail
 from coordlog.own_reign import begin_reign, read_records
 from coordlog.payloads import PayloadOptions
 from coordlog.projections.audit import audit
@@ -31,7 +32,7 @@ from coordlog.projections.snapshots import SNAPSHOT_TYPE, snapshot_in
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.builtin import EventSkipped, JobSnapshot, SkipEvent
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -39,7 +40,7 @@ from coordlog.schemas.stored import address_in, addresses_among
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
-from kernel_fakes import Down, NotingProvider, chain_of, inside
+from kernel_fakes import Down, NotingProvider, Up, chain_of, inside
 from one_log import OneLog
 from payload_samples import Colour, Inner, Outer
 from sweep_runs import RUNS
@@ -284,6 +285,44 @@ def test_an_adoption_that_holds_holds_when_it_is_redacted() -> None:
     made, _ = redacted(log.records)
 
     assert verify(made).faults == []
+
+
+@pytest.mark.parametrize("is_skipped", [False, True])
+def test_an_event_that_attempts_failed_at_is_known_again_by_what_stands_in_its_place(
+    *, is_skipped: bool
+) -> None:
+    provider = NotingProvider()
+    event = Down(n=1, text="secret")
+    provider.on["ready"] = lambda c, *_: c.gateways[0].send_event(event)
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(snapshot_every=3))
+    failing = job.register(0)
+    (sent,) = failing.got(DeliverEvent)
+    fail = Fail(operator_id="source", callback="event", reason="x", event_id=sent.event_id)
+    job.run(lambda: job.runtime.arrived(failing.connection_id, fail))
+    (poison,) = job.runtime.state.poison
+    if is_skipped:
+        digest = poison.rpartition("/")[2]
+        skipped = EventSkipped(
+            event_sequence=0, is_down=True, event_type=sent.payload_type, digest=digest
+        )
+        job.ask("", SkipEvent(operator_id="source", subtask=0, skipped=skipped, why="it kills"))
+    attempt = job.register(0)
+    if not is_skipped:
+        attempt.ack("source", attempt.got(DeliverEvent)[0].event_id)
+    for n in range(6):
+        attempt.send("source", Up(n=n))
+    job.crash()
+    assert not job.runtime.state.poison
+    assert verify(job.log.records).faults == []
+
+    made, redaction = redacted(job.log.records)
+
+    assert sum(map(is_snapshot, made)) > 2
+    assert verify(made).faults == []
+    assert moment(made).state == redaction.state(moment(job.log.records).state)
+    digest = poison.rpartition("/")[2].encode()
+    assert any(digest in (one.value or b"") for one in job.log.records)
+    assert not any(digest in (one.value or b"") for one in made)
 
 
 def test_where_operators_write_and_their_options_are_taken_out() -> None:
