@@ -320,9 +320,9 @@ def test_an_event_that_attempts_failed_at_is_known_again_by_what_stands_in_its_p
     assert sum(map(is_snapshot, made)) > 2
     assert verify(made).faults == []
     assert moment(made).state == redaction.state(moment(job.log.records).state)
-    digest = poison.rpartition("/")[2].encode()
-    assert any(digest in (one.value or b"") for one in job.log.records)
-    assert not any(digest in (one.value or b"") for one in made)
+    named = poison.rpartition("/")[2].encode()
+    assert any(named in (one.value or b"") for one in job.log.records)
+    assert not any(named in (one.value or b"") for one in made)
 
 
 def test_where_operators_write_and_their_options_are_taken_out() -> None:
