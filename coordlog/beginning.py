@@ -57,7 +57,8 @@ def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
         raise CommandError(
             other_id,
             f"its log begins at offset {other.start_offset()}, not at 0",
-            "a job can begin only from a history that is whole",
+            "another job can begin only from a history that is whole, not from one that was pruned; "
+            f"job {other_id} itself can go back to what `coordlog checkpoint {other_id}` lists",
         )
     number = _number_of(read_job(other, other_id, _anything).state, checkpoint)
     end = _end_of(other, other_id, number)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coordlog.log.kafka.examining import BrokerFacts, TopicFacts
-from coordlog.log.kafka.topic import Durability, unfit_settings
+from coordlog.log.kafka.topic import Durability, command_to_set, unfit_settings
 from coordlog.projections.pruning import PrunePlan
 
 __all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "examine_all"]
@@ -17,6 +17,8 @@ _DISK_OUT = 0.02
 _DAYS_LOW = 14.0
 _CLOCK_S = 30.0
 _HOUR_US = 3_600_000_000
+_SILENT_US = 24 * _HOUR_US
+"""A log to which nothing came for so long fills no disk."""
 _RETENTION_LEFT = 0.5
 """Of the retention: less than that before it eats what a restore needs is a warning."""
 _PRUNE_SHARE = 0.5
@@ -59,6 +61,8 @@ class JobFacts:
     began_us: int
     """The time of its first record; 0 where it is empty."""
     last_us: int
+    start: int = 0
+    """The offset that its log begins at."""
     plan: PrunePlan | None = None
     """None where the log was not read."""
     problem: str = ""
@@ -85,14 +89,16 @@ class MachineFacts:
 def examine_all(
     machine: MachineFacts, broker: BrokerFacts | None, jobs: tuple[JobFacts, ...]
 ) -> tuple[Finding, ...]:
-    """Every finding, in the order of what depends on what: the machine, the broker, each job."""
+    """Every finding, in the order of what depends on what: the machine, the broker, each job.
+
+    The broker's topics are those of the jobs, in their order.
+    """
     found = [*_machine(machine)]
     if broker is not None:
         found += _broker(broker, jobs, machine)
-        by_name = {one.name: one for one in broker.topics}
-        for job in jobs:
-            topic = by_name[f"{job.job_id}.log"]
-            found += [*_topic(job, topic), *_job(job, topic, machine.now_us)]
+        for job, topic in zip(jobs, broker.topics, strict=True):
+            found += [*_topic(job, topic, broker.bootstrap_servers)]
+            found += [*_job(job, topic, broker.bootstrap_servers, machine.now_us)]
     return tuple(found)
 
 
@@ -168,8 +174,10 @@ def _broker(
             next_step="upgrade it" if is_old else "",
         )
     yield _clock(machine)
-    sizes = {one.name: one.size_bytes for one in broker.topics}
-    rates = [_per_hour(sizes[f"{job.job_id}.log"], job) for job in jobs]
+    rates = [
+        _per_hour(topic.size_bytes, job, machine.now_us)
+        for job, topic in zip(jobs, broker.topics, strict=True)
+    ]
     rate = sum(one for one in rates if one is not None)
     for disk in broker.disks:
         yield from _broker_disk(disk.broker, disk.folder, disk.total_bytes, disk.usable_bytes, rate)
@@ -198,7 +206,7 @@ def _broker_disk(
         yield Finding(
             grade=Grade.WARNING if is_soon else Grade.NOTE,
             what=f"{what}, full in",
-            value=f"{days:,.0f} days, at {_size(bytes_per_hour * 24)} a day for the jobs looked at",
+            value=f"{days:,.0f} days, at {_size(bytes_per_hour * 24)} a day for those jobs looked at that write",
             should_be=f"{_DAYS_LOW:.0f} days or more" if is_soon else "",
             next_step="coordlog prune JOB, or a larger disk" if is_soon else "",
         )
@@ -217,7 +225,7 @@ def _disk(what: str, share: float, free: int, next_step: str) -> Finding:
 
 
 # --- a job ------------------------------------------------------------------------------------------------------------
-def _topic(job: JobFacts, topic: TopicFacts) -> Iterator[Finding]:
+def _topic(job: JobFacts, topic: TopicFacts, servers: str) -> Iterator[Finding]:
     name = f"topic {topic.name}"
     if topic.partition_count != 1:
         yield Finding(
@@ -227,18 +235,28 @@ def _topic(job: JobFacts, topic: TopicFacts) -> Iterator[Finding]:
             should_be="1: a history has one order",
             next_step="make the topic anew, from an export if anything in it is needed",
         )
-    # Its retention is looked at against what is in the log.
-    broken = unfit_settings(topic.settings, Durability(retention_ms=0), topic.replication)
+    # Its retention is looked at against what is in the log, and fsync is the driver's to ask for.
+    wanted = Durability(fsync=False, retention_ms=0)
+    broken = unfit_settings(topic.settings, wanted, topic.replication)
     for rule in broken:
         yield Finding(
             grade=Grade.WRONG,
             what=f"{name}, {rule.setting}",
             value=f"{topic.settings[rule.setting]}: {rule.why}",
             should_be=rule.wanted,
-            next_step=f"kafka-configs.sh --alter --entity-type topics --entity-name {topic.name} "
-            f"--add-config {rule.setting}={rule.wanted}",
+            next_step=command_to_set(servers, topic.name, {rule.setting: rule.wanted}),
         )
-    if not broken:
+    flush = topic.settings.get("flush.messages", "1")
+    if topic.replication == 1 and flush != "1":
+        yield Finding(
+            grade=Grade.NOTE,
+            what=f"{name}, flush.messages",
+            value=f"{flush}: with its one replica, a crash of the broker's machine can lose records "
+            "that were acknowledged; so it is where its driver was given KafkaLog(..., fsync=False)",
+            next_step="where that is not meant: "
+            + command_to_set(servers, topic.name, {"flush.messages": "1"}),
+        )
+    elif not broken:
         yield Finding(
             grade=Grade.FINE,
             what=f"{name}, settings",
@@ -265,12 +283,12 @@ def _topic(job: JobFacts, topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(grade=Grade.WRONG, what=f"log of job {job.job_id}", value=job.problem)
 
 
-def _job(job: JobFacts, topic: TopicFacts, now_us: int) -> Iterator[Finding]:
+def _job(job: JobFacts, topic: TopicFacts, servers: str, now_us: int) -> Iterator[Finding]:
     name = f"job {job.job_id}"
-    rate = _per_hour(topic.size_bytes, job)
+    rate = _per_hour(topic.size_bytes, job, now_us)
     pace = ""
     if rate is not None:
-        hours = (job.last_us - job.began_us) / _HOUR_US
+        hours = (now_us - job.began_us) / _HOUR_US
         pace = f"; {_size(rate)} and {job.records / hours:,.0f} records an hour"
     yield Finding(
         grade=Grade.NOTE,
@@ -289,7 +307,8 @@ def _job(job: JobFacts, topic: TopicFacts, now_us: int) -> Iterator[Finding]:
     plan = job.plan
     if plan is None:
         return
-    yield from _retention(name, topic, plan, now_us)
+    if plan.record_count:
+        yield from _retention(name, topic, plan, servers, now_us)
     freed, offset = (
         (0, 0)
         if plan.begins_with is None
@@ -307,7 +326,9 @@ def _job(job: JobFacts, topic: TopicFacts, now_us: int) -> Iterator[Finding]:
     )
 
 
-def _retention(name: str, topic: TopicFacts, plan: PrunePlan, now_us: int) -> Iterator[Finding]:
+def _retention(
+    name: str, topic: TopicFacts, plan: PrunePlan, servers: str, now_us: int
+) -> Iterator[Finding]:
     newest = plan.newest
     needed_us = plan.began_us if newest is None else newest.timestamp_us
     what = (
@@ -337,16 +358,21 @@ def _retention(name: str, topic: TopicFacts, plan: PrunePlan, now_us: int) -> It
         should_be="" if is_fine else "-1, or much longer than from one snapshot to the next",
         next_step=""
         if is_fine
-        else f"kafka-configs.sh --alter --entity-type topics --entity-name {topic.name} "
-        "--add-config retention.ms=-1, and remove history with coordlog prune",
+        else f"{command_to_set(servers, topic.name, {'retention.ms': '-1'})}"
+        " ; then remove history with coordlog prune",
     )
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
-def _per_hour(size_bytes: int, job: JobFacts) -> float | None:
-    """Bytes of a job's log an hour; None where it is too short to tell."""
-    lasted = job.last_us - job.began_us
-    return size_bytes / (lasted / _HOUR_US) if job.records > 1 and lasted > _HOUR_US / 60 else None
+def _per_hour(size_bytes: int, job: JobFacts, now_us: int) -> float | None:
+    """Bytes of a job's log an hour; None where it is silent, or what there is does not tell.
+
+    Of a log whose beginning is gone it does not: when it came to its size is not known.
+    """
+    lasted = now_us - job.began_us
+    is_told = job.start == 0 and job.records > 1 and lasted > _HOUR_US / 60
+    is_silent = now_us - job.last_us > _SILENT_US
+    return size_bytes / (lasted / _HOUR_US) if is_told and not is_silent else None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -18,13 +18,17 @@ from typing import Any, Final, NamedTuple
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import address_in, plain
 
 from .audit import Stored
-from .snapshots import SnapshotUnusableError, redacted_snapshot, state_of
+from .skips import digest_of
+from .snapshots import SNAPSHOT_TYPE, SnapshotUnusableError, redacted_snapshot, state_of
 from .state import JobState, sorted_items
+from .stored_check import is_stored
 
 __all__ = ["Redacted", "Redaction"]
 
@@ -54,6 +58,8 @@ _KEPT_FIELDS: Final = frozenset(
 """Texts of our own types that are names, and no contents."""
 _KEPT_ATTRIBUTES: Final = frozenset(
     {
+        "adopted_cluster_id",
+        "adopted_topic_id",
         "allow_non_restored_state",
         "cluster_id",
         "command",
@@ -73,7 +79,8 @@ _KEPT_ATTRIBUTES: Final = frozenset(
 )
 _KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "version"})
 """Of each operator in the attribute `operators`."""
-_CONTENT_ATTRIBUTES: Final = frozenset({"event", "split_id"})
+_EVENT: Final = re.compile(r"(?P<what>.*/)(?P<digest>[0-9a-f]{16})", re.DOTALL)
+"""An event as failures name it: by operator, type and the digest of its content."""
 _PLAIN_VALUE: Final = re.compile(r"true|false|-?\d+(\.\d+)?")
 
 
@@ -97,6 +104,7 @@ class Redaction:
         self._texts: dict[str, str] = {}
         self._used: set[str] = set()
         self._schemas: dict[str, tuple[Avro, object] | None] = {}
+        self._digests: dict[str, str] = {}
 
     def record(self, stored: Stored) -> Redacted:
         """One record, whether it counts or not; one that cannot be read is zeros of the same length."""
@@ -118,6 +126,8 @@ class Redaction:
             payload = self._snapshot(record)
         else:
             payload = self._payload(record.payload_type, record.payload)
+            if record.kind in (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR):
+                self._learn_event(record.payload, payload)
         return dataclasses.replace(
             record,
             payload=payload,
@@ -141,6 +151,31 @@ class Redaction:
             self._used.add(known)
         return known
 
+    def digest(self, digest: str) -> str:
+        """Of an event's content, that of what stands in its place: the fold compares them. Each time the same."""
+        return self._digests.setdefault(digest, self.text(digest))
+
+    def _learn_event(self, was: bytes | None, now: bytes | None) -> None:
+        try:
+            self._digests.setdefault(digest_of(was or b""), digest_of(now or b""))
+        except ValueError:
+            return  # what begins like an address and is none
+
+    def _event(self, said: str) -> str:
+        found = _EVENT.fullmatch(said)
+        return self.text(said) if found is None else found["what"] + self.digest(found["digest"])
+
+    def content(self, data: bytes) -> bytes:
+        """As many zeros; in place of a stored payload's address another one, of the same reign and length."""
+        try:
+            address = address_in(data)
+        except ValueError:
+            address = None
+        if address is None:
+            return bytes(len(data))
+        other = hmac.new(self._key, address.path.encode(), hashlib.sha256).hexdigest()
+        return dataclasses.replace(address, sha256=other).encode()
+
     def _chance(self, text: str, number: int, length: int) -> str:
         seed = text.encode(errors="surrogatepass")
         made = b""
@@ -155,7 +190,9 @@ class Redaction:
     def _attribute(self, name: str, value: str) -> str:
         if name == "operators":
             return self._operators(value)
-        if name in _CONTENT_ATTRIBUTES:
+        if name == "event":
+            return self._event(value)
+        if name == "split_id":
             return self.text(value)
         if name in _KEPT_ATTRIBUTES or _PLAIN_VALUE.fullmatch(value):
             return value
@@ -167,7 +204,7 @@ class Redaction:
             said = json.loads(text)
             made = [
                 {
-                    name: one if name in _KEPT_OF_OPERATORS else self.text(str(one))
+                    name: one if name in _KEPT_OF_OPERATORS else self._said(one)
                     for name, one in operator.items()
                 }
                 for operator in said
@@ -175,6 +212,12 @@ class Redaction:
         except (ValueError, AttributeError, TypeError):
             return self.text(text)
         return json.dumps(made, sort_keys=True)
+
+    def _said(self, one: object) -> object:
+        """A destination, or options by name."""
+        if isinstance(one, dict):
+            return {self.text(str(name)): self._said(each) for name, each in one.items()}
+        return self.text(str(one))
 
     # --- payloads -----------------------------------------------------------------------------------------------------
     def _learn(self, key: str, schema_json: str) -> None:
@@ -187,12 +230,16 @@ class Redaction:
     def _payload(self, key: str | None, payload: bytes | None) -> bytes | None:
         """The payload with other contents; zeros where its type is not known, or it is none of it."""
         known = self._schemas.get(key or "")
-        if payload is None or known is None:
-            return _zeros(payload)
+        if payload is None:
+            return None
+        if known is None or is_stored(payload):
+            return self.content(payload)
         avro, schema = known
         walk = _Walk(self, keeps_our_own=(key or "").startswith(_OURS))
+        content = plain(payload)
+        mark = payload[: len(payload) - len(content)]
         try:
-            made = avro.encode(walk.value(schema, avro.decode(payload), ""))
+            made = mark + avro.encode(walk.value(schema, avro.decode(content), ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return _zeros(payload)
         return made if len(made) == len(payload) else _zeros(payload)
@@ -206,11 +253,24 @@ class Redaction:
                 if key not in self._schemas:
                     self._learn(key, schema_json)
             return redacted_snapshot(record, self.state(state))
-        except (SnapshotUnusableError, PayloadLostError):
+        except PayloadLostError:
+            return self._stored_snapshot(record)
+        except SnapshotUnusableError:
             return _zeros(record.payload)
+
+    def _stored_snapshot(self, record: Record) -> bytes:
+        """The snapshot's own numbers, and where its state had been kept."""
+        held = SNAPSHOT_TYPE.decode(record.payload or b"")
+        assert isinstance(held, JobSnapshot), "it has been decoded before"
+        state, digest = self.content(held.state), bytes(len(held.state_sha256))
+        return SNAPSHOT_TYPE.encode(dataclasses.replace(held, state=state, state_sha256=digest))
 
     def state(self, state: JobState) -> JobState:
         """A job's state, redacted as its records are: what the fold of the redacted records comes to."""
+        for _, gateway in sorted_items(state.gateways):
+            for _, event in sorted_items(gateway.unacked):
+                now = self._payload(event.payload_type, event.payload)
+                self._learn_event(event.payload, now)
         made = self._fields("", state)
         assert isinstance(made, JobState), "what it was"
         return made
@@ -223,7 +283,7 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, bytes):
-            return _zeros(value)
+            return self.content(value)
         if isinstance(value, Map):
             return Map({self._key_of(name, k): self._fields("", v) for k, v in value.items()})
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -250,10 +310,10 @@ class Redaction:
             return self.text(key)
         if name == "poison":
             what, _, rest = key.partition(":")
-            return f"{what}:{self.text(rest)}"
+            return f"{what}:{self._event(rest) if what == 'event' else self.text(rest)}"
         if name == "skipped_events":
             way, subtask, event_type, digest, operator_id = key.split("/", 4)
-            return "/".join((way, subtask, event_type, self.text(digest), operator_id))
+            return "/".join((way, subtask, event_type, self.digest(digest), operator_id))
         return key
 
 
@@ -261,7 +321,8 @@ class _Walk:
     """Through one value and its schema."""
 
     def __init__(self, redaction: Redaction, *, keeps_our_own: bool) -> None:
-        self._text = redaction.text
+        self._text, self._content = redaction.text, redaction.content
+        self._digest = redaction.digest
         self._keeps = keeps_our_own
         self._named: dict[str, Any] = {}
 
@@ -287,16 +348,18 @@ class _Walk:
         if kind == "map":
             return {self._text(k): self.value(schema["values"], v, name) for k, v in value.items()}
         if kind == "enum":
-            return value
+            return value if self._keeps else _first_alike(list(schema["symbols"]), value)
         if kind == "fixed":
             return bytes(len(value))
         return self.value(kind, value, name)
 
     def _leaf(self, kind: str, value: Any, name: str) -> Any:  # noqa: ANN401
         if kind == "string":
+            if self._keeps and name == "digest":
+                return self._digest(value)
             return value if self._keeps and name in _KEPT_FIELDS else self._text(value)
         if kind == "bytes":
-            return bytes(len(value))
+            return self._content(value) if self._keeps else bytes(len(value))
         if self._keeps or kind == "null":
             return value
         if kind in ("int", "long"):
@@ -341,6 +404,11 @@ def _as_long(value: int) -> int:
     zigzag = value << 1 if value >= 0 else (-value << 1) - 1
     length = max(1, -(-zigzag.bit_length() // 7))
     return 0 if length == 1 else 1 << (7 * length - 8)
+
+
+def _first_alike(symbols: list[str], value: str) -> str:
+    """The first symbol whose index Avro encodes with as many bytes."""
+    return symbols[min(symbols.index(value), _as_long(symbols.index(value)))]
 
 
 def _zeros(data: bytes | None) -> bytes | None:

@@ -31,11 +31,14 @@ class CompletedRow:
     """One checkpoint that has completed."""
 
     checkpoint_id: int
-    offset: int
-    """Of its `CHECKPOINT_COMPLETED`."""
-    epoch: int
-    completed_us: int
-    """Microseconds since 1970, UTC."""
+    offset: int | None
+    """Of its `CHECKPOINT_COMPLETED`; None where that was pruned, and the state alone has the checkpoint."""
+    log_start: int
+    """The first offset of the log: what was pruned stood before it."""
+    epoch: int | None
+    """None where its record was pruned."""
+    completed_us: int | None
+    """Microseconds since 1970, UTC; None where its record was pruned."""
     triggered_us: int | None
     """None where the log does not have that any more."""
     is_last: bool
@@ -47,7 +50,7 @@ class CompletedRow:
 
 
 def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow, ...]:
-    """The completed checkpoints of a job, by number.
+    """The completed checkpoints of a job, by number: those in the log, and those that the state has from before it.
 
     Args:
         records: All of its log, from its first record on.
@@ -67,19 +70,21 @@ def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow,
         elif record.kind is Kind.CHECKPOINT_COMPLETED:
             completed[record.checkpoint_id] = one, record
     return tuple(
-        _row(fold.state, number, *completed[number], triggered.get(number))
-        for number in sorted(completed)
+        _row(fold, number, completed.get(number), triggered.get(number))
+        for number in sorted({*completed, *sorted(fold.state.completed)})
     )
 
 
 def _row(
-    state: JobState, number: int, one: AuditRecord, record: Record, triggered_us: int | None
+    fold: _Fold, number: int, there: tuple[AuditRecord, Record] | None, triggered_us: int | None
 ) -> CompletedRow:
+    state = fold.state
     return CompletedRow(
         checkpoint_id=number,
-        offset=one.offset,
-        epoch=record.epoch,
-        completed_us=record.timestamp_us,
+        offset=None if there is None else there[0].offset,
+        log_start=fold.log_start,
+        epoch=None if there is None else there[1].epoch,
+        completed_us=None if there is None else there[1].timestamp_us,
         triggered_us=triggered_us,
         is_last=number == state.last_checkpoint,
         kept_as=names_of(state, number),
@@ -108,9 +113,13 @@ class _Fold:
         self._projection: JobProjection = plain_projection()
         self.state = self._projection.initial()
         self._is_begun = False
+        self.log_start = -1
+        """The offset of the first record; -1 before it."""
 
     def apply(self, one: AuditRecord) -> Record | None:
         """The record, where it counts."""
+        if self.log_start < 0:
+            self.log_start = one.offset
         if not one.counts:
             return None
         record = one.record
@@ -143,12 +152,20 @@ class CheckpointPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCheckpoint:
-    """A completed checkpoint as its record and the fold have it."""
+    """A completed checkpoint as its record and the fold have it; or the state alone, where its record was pruned."""
 
-    offset: int
-    epoch: int
-    completed_us: int
-    metadata: ReadMetadata
+    checkpoint_id: int
+    job_id: str
+    sequence: int
+    """Of its `CHECKPOINT_COMPLETED`."""
+    parallelism: int
+    offset: int | None
+    """None where its record was pruned, and so with what only that says."""
+    log_start: int
+    """The first offset of the log."""
+    epoch: int | None
+    completed_us: int | None
+    metadata: ReadMetadata | None
     metadata_bytes: int
     parts: tuple[CheckpointPart, ...]
     finished: tuple[int, ...]
@@ -163,7 +180,7 @@ def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> Shown
 
     Raises:
         RecordError: A record that counts cannot be read or applied; its metadata is of an unknown version.
-        OptionError: It has not completed in this log.
+        OptionError: It has not completed in this log, and the state does not have it from before.
     """
     fold, done = _Fold(), []
     for one in records:
@@ -177,11 +194,16 @@ def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> Shown
             metadata = _metadata(one, one.record)  # before the fold, which refuses it too
             fold.apply(one)
             completed = fold.state.completed[checkpoint_id]
-            return _shown(one, one.record, metadata, completed)
+            return _shown(fold, completed, one, metadata)
         record = fold.apply(one)
         if record is not None and record.kind is Kind.CHECKPOINT_COMPLETED:
             done.append(str(record.checkpoint_id))
-    expected = f"one that has completed in this log: {', '.join(done) or 'none has'}"
+    held = fold.state.completed.get(checkpoint_id)
+    if held is not None:
+        return _shown(fold, held, None, None)
+    done += [str(number) for number in sorted(fold.state.completed) if str(number) not in done]
+    there = ", ".join(sorted(done, key=int)) or "none has"
+    expected = f"one that has completed in this log: {there}"
     raise OptionError("checkpoint", checkpoint_id, expected)
 
 
@@ -193,8 +215,29 @@ def _metadata(one: AuditRecord, record: Record) -> ReadMetadata:
 
 
 def _shown(
-    one: AuditRecord, record: Record, metadata: ReadMetadata, completed: CompletedCheckpoint
+    fold: _Fold,
+    completed: CompletedCheckpoint,
+    one: AuditRecord | None,
+    metadata: ReadMetadata | None,
 ) -> ShownCheckpoint:
+    record = None if one is None else one.record
+    return ShownCheckpoint(
+        checkpoint_id=completed.checkpoint_id,
+        job_id=fold.state.job_id,
+        sequence=completed.sequence,
+        parallelism=completed.parallelism,
+        offset=None if one is None else one.offset,
+        log_start=fold.log_start,
+        epoch=None if record is None else record.epoch,
+        completed_us=None if record is None else record.timestamp_us,
+        metadata=metadata,
+        metadata_bytes=0 if record is None else len(record.payload or b""),
+        parts=_parts(completed, has_cuts=metadata is None or metadata.version > 1),
+        finished=tuple(sorted(completed.finished)),
+    )
+
+
+def _parts(completed: CompletedCheckpoint, *, has_cuts: bool) -> tuple[CheckpointPart, ...]:
     sizes: dict[str, list[tuple[int, int]]] = {}
     by_subtask = {number: part.states for number, part in sorted_items(completed.finished)}
     by_subtask.update(sorted_items(completed.states))
@@ -203,7 +246,7 @@ def _shown(
             if each.state is not None:
                 sizes.setdefault(each.operator_id, []).append((number, content_length(each.state)))
     in_flight = [event.operator_id for event in completed.in_flight]
-    cuts = dict(completed.cuts.items()) if metadata.version > 1 else {}
+    cuts = dict(completed.cuts.items()) if has_cuts else {}
     parts = []
     for operator_id in sorted({*sizes, *cuts, *in_flight}):
         cut = cuts.get(operator_id)
@@ -217,12 +260,4 @@ def _shown(
                 in_flight=in_flight.count(operator_id),
             )
         )
-    return ShownCheckpoint(
-        offset=one.offset,
-        epoch=record.epoch,
-        completed_us=record.timestamp_us,
-        metadata=metadata,
-        metadata_bytes=len(record.payload or b""),
-        parts=tuple(parts),
-        finished=tuple(sorted(completed.finished)),
-    )
+    return tuple(parts)

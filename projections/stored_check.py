@@ -36,13 +36,18 @@ def is_stored(data: bytes) -> bool:
 
 
 class StoredCheck:
-    """Opens each stored payload once. To be given each record that counts, in log order."""
+    """Opens each stored payload once. To be given each record that counts, in log order.
 
-    def __init__(self, open_payload: OpenPayload) -> None:
+    Args:
+        open_payload: None where none can be there, as for a redacted history: they are counted as absent.
+    """
+
+    def __init__(self, open_payload: OpenPayload | None) -> None:
         self._open_payload = open_payload
         self._seen: set[str] = set()
         self.count = self.size_bytes = 0
         """Of those that are there and say what they are to say."""
+        self.absent_count = 0
 
     def faults(self, state: JobState, one: AuditRecord, record: Record) -> Iterator[str]:
         """What is wrong with the stored payloads that a record addresses; `state` names the store."""
@@ -61,13 +66,18 @@ class StoredCheck:
 
         def opened(data: bytes) -> bytes:
             address = address_in(data)
-            return plain(data) if address is None else self._open_payload(address, said)
+            if address is None:
+                return plain(data)
+            return (self._open_payload or no_store)(address, said)
 
         return opened
 
     def _open_once(self, address: PayloadAddress, state: JobState) -> None:
         if address.path not in self._seen:
             self._seen.add(address.path)
+            if self._open_payload is None:
+                self.absent_count += 1
+                return
             self.size_bytes += len(self._open_payload(address, _said(state)))
             self.count += 1
 

@@ -52,6 +52,8 @@ class Verified:
     stored_count: int = 0
     """Payloads in the payload store that were read and compared with their addresses."""
     stored_bytes: int = 0
+    absent_count: int = 0
+    """Payloads in a payload store that cannot be had for a redacted history: no faults."""
     snapshot_count: int = 0
     """Those whose state was compared with the fold."""
     byte_count: int = 0
@@ -73,7 +75,7 @@ def verify(
     *,
     identity: tuple[str, str] = ("", ""),
     on_progress: Callable[[int], None] | None = None,
-    open_payload: OpenPayload = no_store,
+    open_payload: OpenPayload | None = no_store,
 ) -> Verified:
     """Read, fold and check a whole log.
 
@@ -82,7 +84,8 @@ def verify(
         identity: The log's own cluster id and topic id; empty where it has none.
         on_progress: Called with each offset.
         open_payload: Gives the content of a stored payload, and raises PayloadLostError where it is
-            not there or another one; told too which store the history names.
+            not there or another one; told too which store the history names. None for a redacted
+            history: what was stored is not in it, and is no fault.
 
     Raises:
         RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
@@ -130,6 +133,7 @@ def verify(
                 began, f"it was written to the log of {name} {there}, and this one has {here}"
             )
     made.stored_count, made.stored_bytes = check.count, check.size_bytes
+    made.absent_count = check.absent_count
     return made
 
 

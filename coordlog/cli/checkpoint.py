@@ -25,6 +25,7 @@ from coordlog.schemas.builtin import (
     KeepRecorded,
     LetGoCheckpoint,
 )
+from coordlog.schemas.checkpoint_metadata import ReadMetadata
 
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
 from .driver_asked import ask_driver, is_driver_alive
@@ -184,18 +185,26 @@ def _list(rows: tuple[CompletedRow, ...], *, as_json: bool) -> None:
         return
     print_table(new_console(), _COLUMNS, [_cells(one) for one in rows])
     count = sum(one.why_not is None for one in rows)
+    pruned = sum(one.offset is None for one in rows)
     click.echo(f"\n{len(rows):,} completed; the job can go back to {count:,} of them.")
+    if pruned:
+        click.echo(
+            f"The records of {pruned:,} were pruned, and the state holds them: no other job can be begun "
+            "from a log whose beginning was pruned."
+        )
 
 
 def _cells(one: CompletedRow) -> tuple[str, ...]:
-    took = "" if one.triggered_us is None else lasted(one.triggered_us, one.completed_us)
+    took = ""
+    if one.triggered_us is not None and one.completed_us is not None:
+        took = lasted(one.triggered_us, one.completed_us)
     can = "yes: the job goes on from it" if one.is_last else "yes"
     back = can if one.why_not is None else f"no: {one.why_not}"
     return (
         str(one.checkpoint_id),
-        str(one.offset),
-        str(one.epoch),
-        str(iso(one.completed_us)),
+        f"before {one.log_start}" if one.offset is None else str(one.offset),
+        "" if one.epoch is None else str(one.epoch),
+        "" if one.completed_us is None else str(iso(one.completed_us)),
         took,
         " ".join(one.kept_as),
         on_one_line(back, _CHARS),
@@ -203,23 +212,35 @@ def _cells(one: CompletedRow) -> tuple[str, ...]:
 
 
 def _show(one: ShownCheckpoint, *, as_json: bool) -> None:
-    said = one.metadata.value
     if as_json:
         print_json(json_of(one))
         return
+    if one.metadata is None or one.completed_us is None:
+        click.echo(
+            f"checkpoint {one.checkpoint_id} of job {one.job_id}: its record was pruned, the log begins "
+            f"at offset {one.log_start}; what follows is what the state still holds of it"
+        )
+        click.echo(f"parallelism {one.parallelism}; completed at sequence {one.sequence}")
+    else:
+        _show_record(one, one.metadata, one.completed_us)
+    finished = ", ".join(map(str, one.finished)) or "none"
+    in_flight = sum(part.in_flight for part in one.parts)
+    click.echo(f"finished subtasks: {finished}; events in flight: {in_flight}")
+    click.echo()
+    print_table(new_console(), _PART_COLUMNS, [_part_cells(part) for part in one.parts])
+
+
+def _show_record(one: ShownCheckpoint, metadata: ReadMetadata, completed_us: int) -> None:
+    said = metadata.value
     click.echo(
-        f"checkpoint {said.checkpoint_id} of job {said.job_id}, completed {iso(one.completed_us)} in "
+        f"checkpoint {one.checkpoint_id} of job {said.job_id}, completed {iso(completed_us)} in "
         f"epoch {one.epoch}, at offset {one.offset}"
     )
     click.echo(
-        f"metadata version {one.metadata.version}, {one.metadata_bytes:,} bytes; parallelism "
+        f"metadata version {metadata.version}, {one.metadata_bytes:,} bytes; parallelism "
         f"{said.parallelism}; triggered at sequence {said.triggered_sequence}; cluster "
         f"{said.cluster_id or '-'}, topic {said.topic_id or '-'}"
     )
-    finished = ", ".join(map(str, one.finished)) or "none"
-    click.echo(f"finished subtasks: {finished}; events in flight: {len(said.in_flight_events)}")
-    click.echo()
-    print_table(new_console(), _PART_COLUMNS, [_part_cells(part) for part in one.parts])
 
 
 def _part_cells(part: CheckpointPart) -> tuple[str, ...]:

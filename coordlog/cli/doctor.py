@@ -16,6 +16,7 @@ from coordlog.errors import CoordlogError, LogError, RecordError
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.java import find_java
 from coordlog.log.kafka.examining import BrokerFacts
+from coordlog.log.port import Log
 from coordlog.log.user_folders import home_folder
 from coordlog.projections.pruning import plan_prune
 
@@ -25,6 +26,8 @@ from .logs import Logs, no_such_job, with_logs
 
 __all__ = ["doctor"]
 
+_LOOKED_BACK = 16
+"""Offsets before the end among which a last record is looked for."""
 _PACKAGES = (
     "coordlog",
     "fastavro",
@@ -131,7 +134,7 @@ def _version_of(name: str) -> str:
 
 
 def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
-    records = began = last = 0
+    start = end = began = last = 0
     try:
         log = logs.open(job_id)
     except LogError as error:
@@ -139,10 +142,7 @@ def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
     plan, problem = None, ""
     try:
         start, end = log.start_offset(), log.high_watermark()
-        records = end - start
-        if records:
-            began = next(iter(log.read(start, end))).timestamp_ms * 1000
-            last = next(iter(log.read(end - 1, end))).timestamp_ms * 1000
+        began, last = _times(log, start, end)
         if is_read:
             plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
     except RecordError as error:
@@ -150,5 +150,23 @@ def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
     finally:
         log.close()
     return JobFacts(
-        job_id=job_id, records=records, began_us=began, last_us=last, plan=plan, problem=problem
+        job_id=job_id,
+        records=end - start,
+        began_us=began,
+        last_us=last,
+        start=start,
+        plan=plan,
+        problem=problem,
     )
+
+
+def _times(log: Log, start: int, end: int) -> tuple[int, int]:
+    """Of the first and last record, in microseconds; 0 where there is none.
+
+    The end of a transaction, which somebody else's writer may have left, takes an offset and is no record.
+    """
+    first = next(iter(log.read(start, end)), None)
+    latest = list(log.read(max(start, end - _LOOKED_BACK), end))
+    if first is None or not latest:
+        return 0, 0
+    return first.timestamp_ms * 1000, latest[-1].timestamp_ms * 1000

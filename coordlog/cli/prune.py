@@ -10,6 +10,7 @@ from coordlog.errors import CommandError, RequestError
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.user_folders import home_folder, private_folder
 from coordlog.projections.pruning import PrunePlan
+from coordlog.projections.state import sorted_items
 from coordlog.pruning import planned
 from coordlog.pruning import prune as prune_log
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
@@ -72,6 +73,8 @@ def prune(
             _nothing_to_remove(job, plan, is_alive=sequence is not None)
             return
         shown = _shown(job, plan)
+        if plan.state.kept:
+            click.echo(_warned(job, plan), err=True)
         if not yes:
             click.confirm(f"{shown}. Archive and remove it?", abort=True)
         path = archive or _archive(job, plan)
@@ -133,6 +136,16 @@ def _shown(job: str, plan: PrunePlan) -> str:
         f"The first {target.records_below:,} of {plan.record_count:,} records of job {job}, "
         f"{target.bytes_below:,} of {plan.byte_count:,} bytes, are before the snapshot at offset "
         f"{target.offset:,}; checkpoints that stay restorable: {kept}"
+    )
+
+
+def _warned(job: str, plan: PrunePlan) -> str:
+    """What is lost of checkpoints that somebody keeps for a purpose."""
+    kept = ", ".join(f"{name!r} ({number})" for name, number in sorted_items(plan.state.kept))
+    return (
+        f"warning: after this no other job can be begun (coordlog begin) from a checkpoint of job {job}, "
+        f"of those that are kept {kept}; that job itself can still go back to them with "
+        "--from-checkpoint"
     )
 
 

@@ -52,11 +52,14 @@ class TopicFacts:
 class BrokerFacts:
     """A cluster, and the topics that were asked for."""
 
+    bootstrap_servers: str
+    """Where they were asked: for commands that are told."""
     cluster_id: str
     versions: Mapping[int, str]
     """By broker id, the release that its protocols are of; what it is at least."""
     disks: tuple[Disk, ...]
     topics: tuple[TopicFacts, ...]
+    """In the order in which they were asked for."""
 
 
 def examine(
@@ -80,12 +83,18 @@ def examine(
     )
     questions = Questions(connection)
     try:
-        return questions.ask("looking at it", lambda admin: _facts(admin, topics))
+        return questions.ask(
+            "looking at it", lambda admin: _facts(admin, bootstrap_servers, topics)
+        )
     finally:
         questions.close()
 
 
-def _facts(admin: Any, topics: tuple[str, ...]) -> BrokerFacts:  # noqa: ANN401, the client has no types
+def _facts(
+    admin: Any,  # noqa: ANN401, the client has no types
+    bootstrap_servers: str,
+    topics: tuple[str, ...],
+) -> BrokerFacts:
     cluster = cluster_of(admin)
     brokers = [one["node_id"] for one in cluster["brokers"]]
     folders = [
@@ -97,6 +106,7 @@ def _facts(admin: Any, topics: tuple[str, ...]) -> BrokerFacts:  # noqa: ANN401,
             size = sum(one["partition_size"] for one in topic["partitions"])
             sizes[topic["name"]] = max(size, sizes.get(topic["name"], 0))
     return BrokerFacts(
+        bootstrap_servers=bootstrap_servers,
         cluster_id=str(cluster["cluster_id"]),
         versions={one: _version(admin, one) for one in brokers},
         disks=tuple(

@@ -15,6 +15,7 @@ __all__ = [
     "FoundTopic",
     "Rule",
     "check_topic",
+    "command_to_set",
     "settings_to_create",
     "unfit_settings",
 ]
@@ -124,7 +125,7 @@ def _rules(wanted: Durability, replication: int) -> list[Rule]:
                 "flush.messages",
                 "1",
                 lambda v: v == "1",
-                "an acknowledged record may not be on disk yet (--no-fsync accepts that)",
+                "an acknowledged record may not be on disk yet (KafkaLog with fsync=False accepts that)",
             )
         )
     return rules
@@ -145,6 +146,15 @@ def unfit_settings(settings: Mapping[str, str], wanted: Durability, replication:
     ]
 
 
+def command_to_set(bootstrap_servers: str, topic: str, settings: Mapping[str, str]) -> str:
+    """The command of Kafka's own that gives a topic these settings."""
+    said = ",".join(f"{name}={value}" for name, value in settings.items())
+    return (
+        f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
+        f" --entity-type topics --entity-name {topic} --add-config {said}"
+    )
+
+
 def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
     """Refuse a topic that could lose history.
 
@@ -163,10 +173,9 @@ def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -
         problems = "; ".join(
             f"{rule.setting} is {found.settings[rule.setting]}: {rule.why}" for rule in wrong
         )
-        mended = ",".join(f"{rule.setting}={rule.wanted}" for rule in wrong)
+        mended = {rule.setting: rule.wanted for rule in wrong}
         raise TopicError(
             found.name,
             problems,
-            f"run kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
-            f" --entity-type topics --entity-name {found.name} --add-config {mended}",
+            f"run {command_to_set(bootstrap_servers, found.name, mended)}",
         )

@@ -45,6 +45,14 @@ def test_a_real_broker_is_looked_at_and_a_setting_that_loses_history_is_told(
         assert found["job patient, prune"]["value"] == "would free nothing: it has no snapshot"
         assert found["job patient, retention"]["grade"] == "ok"
         assert not [one for one in admin.list_topics() if "clock" in one]
+        prefixed = KafkaLog.for_job("patient", servers, topic_prefix="team.")
+        prefixed.create()
+        try:
+            _, found = doctor("--topic-prefix", "team.")
+            assert found["topic team.patient.log, settings"]["grade"] == "ok"
+        finally:
+            prefixed.delete()
+            prefixed.close()
 
         topic = ConfigResource(
             ConfigResourceType.TOPIC,

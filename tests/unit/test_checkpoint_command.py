@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from coordlog.beginning import find_beginning
 from coordlog.cli.exits import Exit
-from coordlog.errors import RecordError
+from coordlog.cli.main import main
+from coordlog.errors import CommandError, RecordError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord
 from coordlog.projections.verification import verify
-from coordlog.runtime import to_unstored
+from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import CheckpointMetadata, CheckpointMetadataV1
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import decode_record
@@ -22,7 +25,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
-from one_log import checkpoint_command, shown
+from one_log import OneLog, checkpoint_command, shown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -94,6 +97,74 @@ def test_a_checkpoint_that_has_not_completed_is_named_with_those_that_have() -> 
 
     assert result.exit_code == Exit.USAGE
     assert "checkpoint is 7; it must be one that has completed in this log: 1, 2" in result.stderr
+
+
+def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=6)
+    )
+    attempt = job.register(0)
+    for n in range(8):
+        attempt.send("source", Up(n=n))
+        assert job.trigger() == n + 1
+        attempt.ack_checkpoint(n + 1, states={"source": b"12345"})
+        if n == 1:
+            job.crash()
+            kept = checkpoint_command(job.log, "--keep", "before-upgrade", "2", "--take-over")
+            assert kept.exit_code == Exit.DONE, kept.output
+            job = HandDrivenJob(
+                chain_of(NotingProvider(projection=HANDLED)),
+                log=job.log,
+                options=RuntimeOptions(snapshot_every=6),
+            )
+            attempt = job.register(0)
+    job.crash()
+    log = job.log
+    before = {one["checkpoint_id"]: one for one in _rows(log)}
+    pruned = CliRunner().invoke(main, ["prune", "job", "--yes"], obj=lambda _servers: OneLog(log))
+    assert pruned.exit_code == Exit.DONE, pruned.output
+    assert (
+        "no other job can be begun (coordlog begin) from a checkpoint of job job, of those that are "
+        "kept 'before-upgrade' (2)" in pruned.stderr
+    )
+    start = log.start_offset()
+
+    after = {one["checkpoint_id"]: one for one in _rows(log)}
+    assert {n for n, one in before.items() if one["why_not"] is None} == set(after)
+    of_the_record = {"offset", "epoch", "completed", "triggered", "log_start"}
+    assert all(after[2][one] == before[2][one] for one in set(before[2]) - of_the_record)
+    assert all(after[2][one] is None for one in of_the_record - {"log_start"})
+    assert (after[2]["offset"], after[2]["kept_as"]) == (None, ["before-upgrade"])
+    assert before[2]["offset"] < start
+    assert after[8]["offset"] == before[8]["offset"]
+    assert after[8]["completed"] == before[8]["completed"]
+    table = shown(log)
+    (line,) = [one for one in table.splitlines() if "before-upgrade" in one]
+    assert line.split()[:3] == ["2", "before", str(start)]
+    assert line.rstrip().endswith(" yes")
+    assert "no other job can be begun from a log whose beginning was pruned" in table
+
+    out = shown(log, "--show", "2")
+    assert f"its record was pruned, the log begins at offset {start}" in out
+    assert "what follows is what the state still holds of it" in out
+    (row,) = [one.split() for one in out.splitlines() if one.startswith("source")]
+    assert row[-3:] == ["1", "5", "0"]
+    as_json = json.loads(shown(log, "--show", "2", "--json"))
+    assert (as_json["offset"], as_json["metadata"], as_json["log_start"]) == (None, None, start)
+    with pytest.raises(
+        CommandError, match="job job itself can go back to what `coordlog checkpoint"
+    ):
+        find_beginning(log, "job", "before-upgrade")
+    gone = checkpoint_command(log, "--show", "1")
+    assert f"in this log: {', '.join(map(str, after))}" in gone.stderr
+
+
+def _rows(log: MemoryLog) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in shown(log, "--json").splitlines()]
 
 
 # --- metadata of each version -----------------------------------------------------------------------------------------

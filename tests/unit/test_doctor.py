@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from coordlog.errors import LogUnavailableError
 from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
+from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of
@@ -42,6 +44,7 @@ TOPIC = TopicFacts(
     open_transactions=(),
 )
 BROKER = BrokerFacts(
+    bootstrap_servers="127.0.0.1:9092",
     cluster_id="c",
     versions={1: "4.0"},
     disks=(Disk(broker=1, folder="/data", total_bytes=1000 * GB, usable_bytes=500 * GB),),
@@ -205,6 +208,119 @@ def test_what_is_wrong_with_the_machine_is_told(
     change: dict[str, object], what: str, grade: Grade
 ) -> None:
     assert found(machine=replace(MACHINE, **change))[what].grade is grade  # type: ignore[arg-type]
+
+
+def test_topics_go_with_the_jobs_that_they_were_asked_for_whatever_their_names() -> None:
+    other = replace(TOPIC, name="team.k.log", size_bytes=2 * GB)
+    broker = replace(BROKER, topics=(replace(TOPIC, name="team.j.log"), other))
+    jobs = (JOB, replace(JOB, job_id="k"))
+
+    made = {one.what: one for one in examine_all(MACHINE, broker, jobs)}
+
+    assert made["topic team.j.log, settings"].grade is Grade.FINE
+    assert made["job j, size"].value.startswith("1,000 records, 1.0 GB; 10.0 MB and ")
+    assert made["job k, size"].value.startswith("1,000 records, 2.0 GB; 20.0 MB and ")
+    assert ", at 720.0 MB a day" in made["disk of broker 1, /data, full in"].value
+
+
+@pytest.mark.parametrize("setting", ["cleanup.policy=delete", "retention.ms=-1"])
+def test_the_command_that_is_told_runs_as_it_is_typed(setting: str) -> None:
+    name = setting.partition("=")[0]
+    broker = with_setting(name, {"cleanup.policy": "compact", "retention.ms": "1000"}[name])
+
+    (step,) = [one.next_step for one in found(broker=broker).values() if setting in one.next_step]
+
+    command = step.partition(" ; ")[0]
+    assert command == (
+        "kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --alter --entity-type topics"
+        f" --entity-name j.log --add-config {setting}"
+    )
+
+
+def test_an_empty_topic_loses_nothing_to_a_retention() -> None:
+    plan = plan_prune([], keep_checkpoints=1)
+    job = JobFacts(job_id="j", records=0, began_us=0, last_us=0, plan=plan)
+
+    assert bad(found(broker=with_setting("retention.ms", "3600000"), job=job)) == {}
+
+
+def test_one_replica_that_is_not_flushed_is_told_and_is_nothing_to_do() -> None:
+    settings = settings_to_create(Durability(fsync=False), 1) | {"flush.messages": str(2**63 - 1)}
+    broker = with_topic(replication=1, in_sync=1, settings=settings)
+    made = found(broker=broker)
+
+    assert len(made) == len(examine_all(MACHINE, broker, (JOB,))), "each is said once"
+    one = made["topic j.log, flush.messages"]
+    assert bad(made) == {}
+    assert one.grade is Grade.NOTE
+    assert "KafkaLog(..., fsync=False)" in one.value
+    assert one.next_step.endswith("--entity-name j.log --add-config flush.messages=1")
+    assert "topic j.log, settings" not in made
+    settings = settings_to_create(Durability(), 1)
+    made = found(broker=with_topic(replication=1, in_sync=1, settings=settings))
+    assert made["topic j.log, settings"].grade is Grade.FINE
+
+
+@pytest.mark.parametrize(
+    ("change", "pace"),
+    [
+        # 1 GB in ten minutes, and then nothing for two days
+        ({"began_us": NOW_US - 48 * HOUR_US, "last_us": NOW_US - 47 * HOUR_US}, None),
+        # what is left after a prune says nothing of when the rest of the disk was filled
+        ({"began_us": NOW_US - HOUR_US, "start": 5_000}, None),
+        # a burst, and then little: by now, not by its last record
+        ({"began_us": NOW_US - 20 * HOUR_US, "last_us": NOW_US - 19 * HOUR_US}, "1.2 GB a day"),
+    ],
+)
+def test_a_disk_is_not_said_to_fill_by_what_is_over(
+    change: dict[str, int], pace: str | None
+) -> None:
+    made = found(job=replace(JOB, **change))  # type: ignore[arg-type]
+
+    one = made.get("disk of broker 1, /data, full in")
+    assert (one is None) == (pace is None)
+    assert ("an hour" in made["job j, size"].value) == (pace is not None)
+    if one is not None and pace is not None:
+        assert pace in one.value
+    assert bad(made) == {}
+
+
+_IN_2100_US = 4_102_444_800_000_000
+
+
+class _EndsWithMarker(MemoryLog):
+    """A log whose last offsets are ends of transactions, which no reader is given."""
+
+    def __init__(self, markers: int) -> None:
+        super().__init__("j.log")
+        self._markers = markers
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        end = max(from_offset, min(to_offset, self.high_watermark() - self._markers))
+        return super().read(from_offset, end, stall_s=stall_s)
+
+
+@pytest.mark.parametrize("markers", [1, 3])
+def test_the_end_of_a_transaction_is_no_last_record(markers: int) -> None:
+    place = Place(BROKER)
+    log = _EndsWithMarker(markers)
+    for one in place.log.records + (place.log.records[-1],) * markers:
+        log.store(
+            UnstoredRecord(
+                key=one.key or b"",
+                value=one.value or b"",
+                header=one.header_bytes or b"",
+                timestamp_us=_IN_2100_US,
+            )
+        )
+    place.log = log
+    made = CliRunner().invoke(main, ["doctor"], obj=lambda _servers: place)
+
+    assert made.exit_code == Exit.FAILED, made.output
+    assert "job j, time of its last record: " in made.stdout
+    assert f"job j, size: {log.high_watermark()} records" in made.stdout
 
 
 class Place:

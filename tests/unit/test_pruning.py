@@ -419,6 +419,7 @@ def test_it_asks_first_and_replaces_no_file(home: Path) -> None:
         main, ["prune", "job"], obj=lambda _servers: OneLog(log), input="n\n"
     )
     assert asked.exit_code == 1
+    assert "warning" not in asked.output, "none is kept by name"
     assert "checkpoints that stay restorable: 6, 7, 8. Archive and remove it?" in asked.output
     assert log.start_offset() == 0
     assert not (home / "archives" / "job").exists()

@@ -9,26 +9,39 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import fastavro
 import pytest
 from click.testing import CliRunner
 
+from coordlog import snapshots
+from coordlog.adopting import copy_history
 from coordlog.cli.main import main
 from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import StoredRecord
+from coordlog.messages import DeliverEvent, Fail
+from coordlog.own_reign import begin_reign, read_records
+from coordlog.payloads import PayloadOptions
 from coordlog.projections.audit import audit
 from coordlog.projections.moments import moment
 from coordlog.projections.redaction import Redaction
-from coordlog.projections.snapshots import snapshot_in
+from coordlog.projections.snapshots import SNAPSHOT_TYPE, snapshot_in
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.projections.verification import verify
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import EventSkipped, JobSnapshot, SkipEvent
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import address_in, addresses_among
+from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
+from kernel_fakes import Down, NotingProvider, Up, chain_of, inside
+from one_log import OneLog
 from payload_samples import Colour, Inner, Outer
 from sweep_runs import RUNS
 
@@ -133,7 +146,7 @@ def test_a_users_payload_keeps_its_shape_and_length_and_nothing_else() -> None:
     assert len(value.inner.name) == 6
     assert value.many[0].name == value.maybe.name != "x"  # type: ignore[union-attr]
     assert len(value.many[1].name) == len("sécret".encode())
-    assert value.colour is Colour.BLUE
+    assert value.colour is Colour.RED
     assert (value.share, value.is_on, value.content) == (0.0, False, bytes(7))
     assert "12345678" not in str(value)
     assert made.reason is not None
@@ -167,6 +180,25 @@ def test_payloads_of_times_and_of_a_type_that_nobody_registered() -> None:
     assert redaction._payload(None, None) is None
 
 
+@pytest.mark.parametrize(("was", "now"), [(0, 0), (63, 0), (64, 64), (99, 64)])
+def test_an_enumeration_says_its_first_symbol_of_the_same_length_in_a_users_type_alone(
+    was: int, now: int
+) -> None:
+    symbols = [f"S{n}" for n in range(100)]
+    field = {"name": "mood", "type": {"type": "enum", "name": "Mood", "symbols": symbols}}
+    schema = json.dumps({"type": "record", "name": "T", "fields": [field]})
+    redaction, avro = Redaction(KEY), Avro(schema)
+    data = avro.encode({"mood": f"S{was}"})
+    for key, expected in (("shop.mood@1", now), ("coordlog.mood@1", was)):
+        redaction._learn(key, schema)
+
+        made = redaction._payload(key, data)
+
+        assert made is not None
+        assert len(made) == len(data)
+        assert avro.decode(made) == {"mood": f"S{expected}"}
+
+
 def test_texts_stay_apart_however_short() -> None:
     redaction = Redaction(KEY)
     texts = [chr(c) for c in range(65, 91)] + [f"{n:02}" for n in range(100)]
@@ -174,6 +206,144 @@ def test_texts_stay_apart_however_short() -> None:
     assert len({redaction.text(one) for one in texts}) == len(texts)
     assert redaction.text("A") == redaction.text("A")
     assert Redaction(b"other").text("x" * 30) != redaction.text("x" * 30)
+
+
+@pytest.fixture
+def with_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandDrivenJob:
+    """A job whose event, states and snapshots stand in a payload store."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_BYTES_PER_RECORD", 1_000_000)
+    chance = Random(3)
+    payloads = PayloadOptions(
+        store=PayloadStore(str(tmp_path / "payloads"), "job"), limit_bytes=2_000
+    )
+    provider = NotingProvider()
+    job = HandDrivenJob(
+        chain_of(provider), payloads=payloads, options=RuntimeOptions(snapshot_every=10)
+    )
+    (attempt,) = job.register_all()
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": b"secret" * 500})
+    inside(attempt, provider, lambda c: c.gateways[0].send_event(Down(n=1, text="secret" * 500)))
+    for n in range(20):
+        attempt.send("source", Down(n=n, text=chance.randbytes(500).hex()))
+    attempt.send("source", Down(n=99, text="secret" * 500))
+    job.crash()
+    return job
+
+
+def test_what_is_in_the_payload_store_is_said_to_be_absent_and_is_no_fault(
+    with_stored: HandDrivenJob, tmp_path: Path
+) -> None:
+    log = with_stored.log
+    stored = list(log.read(0, log.high_watermark()))
+    made, redaction = redacted(stored)
+    was = {one for each in stored for one in addresses_among(each.value or b"")}
+    now = {one for each in made for one in addresses_among(each.value or b"")}
+
+    for before, after in zip(stored, made, strict=True):
+        if not is_snapshot(before) or b"coordlog-payload" in (before.value or b""):
+            assert len(after.value or b"") == len(before.value or b"")
+    assert {one.sha256 for one in was}.isdisjoint({one.sha256 for one in now})
+    assert Counter((one.owner, one.length) for one in was) == Counter(
+        (one.owner, one.length) for one in now
+    )
+    held = [snapshot_in_place(one) for one in stored if is_snapshot(one)]
+    assert any(address_in(one.state) for one in held)
+    found = verify(made, open_payload=None)
+    assert found.faults == []
+    assert (found.absent_count, found.stored_count) == (len(was), 0)
+    assert moment(made).state == redaction.state(moment(stored).state)
+
+    path = tmp_path / "out.avro"
+    place = OneLog(log)
+    done = CliRunner().invoke(
+        main, ["export", "job", str(path), "--redact"], obj=lambda _servers: place
+    )
+    assert done.exit_code == 0, done.output
+    said = CliRunner().invoke(main, ["verify", str(path)])
+    assert said.exit_code == 0, said.output
+    assert f"{len(was)} stored payloads are not in this redacted export" in said.stdout
+    assert "all of it holds" in said.stdout
+
+
+def snapshot_in_place(one: StoredRecord) -> JobSnapshot:
+    record = decode_record(one.offset, one.value, one.header_bytes)
+    value = SNAPSHOT_TYPE.decode(record.payload or b"")
+    assert isinstance(value, JobSnapshot)
+    return value
+
+
+def test_an_adoption_that_holds_holds_when_it_is_redacted() -> None:
+    log = MemoryLog("adopted")
+    copy_history(RUNS[next(iter(RUNS))].recorded().job.log, log, "job")
+    was = read_records(log).state.launch
+    attributes = {"cluster_id": "memory", "topic_id": log.identity.topic_id}
+    attributes |= {f"adopted_{one}": was[one] for one in attributes}
+    begin_reign(log, read_records(log), lambda _state: [], command="adopt", attributes=attributes)
+    assert verify(log.records).faults == []
+
+    made, _ = redacted(log.records)
+
+    assert verify(made).faults == []
+
+
+@pytest.mark.parametrize("is_skipped", [False, True])
+def test_an_event_that_attempts_failed_at_is_known_again_by_what_stands_in_its_place(
+    *, is_skipped: bool
+) -> None:
+    provider = NotingProvider()
+    event = Down(n=1, text="secret")
+    provider.on["ready"] = lambda c, *_: c.gateways[0].send_event(event)
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(snapshot_every=3))
+    failing = job.register(0)
+    (sent,) = failing.got(DeliverEvent)
+    fail = Fail(operator_id="source", callback="event", reason="x", event_id=sent.event_id)
+    job.run(lambda: job.runtime.arrived(failing.connection_id, fail))
+    (poison,) = job.runtime.state.poison
+    if is_skipped:
+        digest = poison.rpartition("/")[2]
+        skipped = EventSkipped(
+            event_sequence=0, is_down=True, event_type=sent.payload_type, digest=digest
+        )
+        job.ask("", SkipEvent(operator_id="source", subtask=0, skipped=skipped, why="it kills"))
+    attempt = job.register(0)
+    if not is_skipped:
+        attempt.ack("source", attempt.got(DeliverEvent)[0].event_id)
+    for n in range(6):
+        attempt.send("source", Up(n=n))
+    job.crash()
+    assert not job.runtime.state.poison
+    assert verify(job.log.records).faults == []
+
+    made, redaction = redacted(job.log.records)
+
+    assert sum(map(is_snapshot, made)) > 2
+    assert verify(made).faults == []
+    assert moment(made).state == redaction.state(moment(job.log.records).state)
+    named = poison.rpartition("/")[2].encode()
+    assert any(named in (one.value or b"") for one in job.log.records)
+    assert not any(named in (one.value or b"") for one in made)
+
+
+def test_where_operators_write_and_their_options_are_taken_out() -> None:
+    said = [
+        {
+            "id": "sink",
+            "version": 2,
+            "coordinated": True,
+            "keeps_state": False,
+            "destination": "/data/secretfolder/out",
+            "options": {"secretname": "secretvalue"},
+        }
+    ]
+    text = json.dumps(said, sort_keys=True)
+    made = Redaction(KEY)._attributes({"operators": text})["operators"]
+
+    assert "secret" not in made
+    assert len(made) == len(text)
+    (one,) = json.loads(made)
+    assert (one["id"], one["version"]) == ("sink", 2)
+    assert one["destination"] == Redaction(KEY).text("/data/secretfolder/out")
 
 
 class _OneLog:
