@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from functools import cached_property
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
-from coordlog.log.port import Log, StoredRecord
+from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, state_of
 from coordlog.schemas.codec import decode_record
@@ -75,6 +75,10 @@ class PayloadUse:
     """Paths that records which count seem to address, and that are not in the store."""
     high_watermark: int
     """Up to where the log was read."""
+    copy_of: str = ""
+    """The log that the reign in force was written to, where that is another one: this is a copy; else empty."""
+    shared: frozenset[str] = frozenset()
+    """The folders of reigns that were written to another log, which may need what they kept."""
 
     def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
         """The files of that worth."""
@@ -101,13 +105,17 @@ def payload_use(
     """
     listed = store.listed()  # before the log's end is asked for
     start, end = log.start_offset(), log.high_watermark()
-    reading = _Reading(store)
+    reading = _Reading(store, log.identity)
     reading.read(log.read(start, end), on_progress)
     there = {one.path for one in listed}
     is_ours = any(one.owner in reading.epochs for one in listed)
     files = tuple(StoredFile(kept=one, use=reading.use_of(one, is_ours=is_ours)) for one in listed)
     return PayloadUse(
-        files=files, missing=tuple(sorted(reading.addressed - there)), high_watermark=end
+        files=files,
+        missing=tuple(sorted(reading.addressed - there)),
+        high_watermark=end,
+        copy_of=reading.copy_of,
+        shared=frozenset(reading.shared),
     )
 
 
@@ -140,12 +148,14 @@ def _named_in(first: StoredRecord) -> str:
 class _Reading:
     """What a log says of stored payloads."""
 
-    def __init__(self, store: PayloadStore) -> None:
-        self._store = store
+    def __init__(self, store: PayloadStore, identity: LogIdentity) -> None:
+        self._store, self._identity = store, identity
         self.epochs: dict[str, int] = {}
         """The reigns of this log, by the folders of what they keep."""
         self.addressed: set[str] = set()
         """Whatever looks like an address in a record that counts, or may yet: of any version."""
+        self.shared: set[str] = set()
+        self.copy_of = ""
         self._first_epoch = self._in_force = -1
         self._last: StoredRecord | None = None
 
@@ -167,7 +177,7 @@ class _Reading:
             self.addressed.update(one.path for one in addresses_among(stored.value or b""))
             if judged.verdict is Verdict.EPOCH:
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-                self._know(record)
+                self._know(record, record.attributes)
 
     def _begin(self, first: StoredRecord) -> Counting:
         """Where counting begins. Of a log that was pruned only its snapshot says what older records addressed."""
@@ -177,13 +187,14 @@ class _Reading:
         record = decode_record(first.offset, first.value, first.header_bytes)
         try:
             state = zlib.decompress(snapshot_in(record, self._open).state)
+            launch = state_of(record, self._open).launch
         except (SnapshotUnusableError, zlib.error) as error:
             raise RecordError(
                 first.offset,
                 record.kind.value,
                 f"the log begins with it, and what it addresses cannot be told: {error}",
             ) from error
-        self._know(record)
+        self._know(record, launch)
         self._first_epoch = record.epoch
         self.addressed.update(one.path for one in addresses_among(state))
         return counting
@@ -192,10 +203,19 @@ class _Reading:
         address = address_in(data)
         return plain(data) if address is None else self._store.get(address)
 
-    def _know(self, record: Record) -> None:
+    def _know(self, record: Record, launch: Mapping[str, str]) -> None:
+        """A reign. `launch`: what it says of itself."""
         self._in_force = record.epoch
+        here = self._identity
+        cluster_id = launch.get("cluster_id", here.cluster_id)
+        topic_id = launch.get("topic_id", here.topic_id)
+        is_here = (cluster_id, topic_id) == (here.cluster_id, here.topic_id)
+        self.copy_of = "" if is_here else f"topic {topic_id} of cluster {cluster_id}"
         with suppress(ValueError):  # then it has kept nothing
-            self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
+            owner = owner_of(record.epoch, record.driver_id)
+            self.epochs[owner] = record.epoch
+            if not is_here:
+                self.shared.add(owner)
 
     @cached_property
     def _is_over(self) -> bool:

@@ -110,6 +110,14 @@ def adopt(
             target.close()
     finally:
         source.close()
+    if done.is_before:
+        click.echo(
+            f"job {job} has been adopted already at {logs.where}: it comes from cluster "
+            f"{done.cluster_id}, topic {done.topic_id}, and goes on in epoch {done.epoch + 1}; "
+            "start it",
+            err=True,
+        )
+        return
     click.echo(
         f"adopted job {job} at {logs.where}: {done.record_count:,} records, "
         f"{found.payload_count:,} payloads and {found.snapshot_count:,} snapshots checked; it comes "
@@ -126,7 +134,7 @@ def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Lo
             raise CommandError(
                 job,
                 f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",
-                f"`coordlog export {job} FILE`, `coordlog delete {job}`, then adopt it --from FILE",
+                f"`coordlog export {job} FILE`, `coordlog delete {job} --keep-payloads`, then adopt it --from FILE",
             )
         return logs.open_topic(topic)
     source = ExportedLog(file)

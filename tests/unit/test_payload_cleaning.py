@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.adopting import adopt, copy_history
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
@@ -260,6 +261,52 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
     broken.store(to_unstored(replace(record, payload=payload[:-9] + b"x" * 9)))
     with pytest.raises(RecordError, match="what it addresses cannot be told"):
         payload_use(broken, store)
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+class Deleting(OneLog):
+    def delete(self, job_id: str) -> None:
+        assert job_id == self.job_id
+
+
+def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    copy, adopted = MemoryLog("copy"), MemoryLog("adopted")
+    copy_history(job.log, copy, "job")
+    adopt(job.log, adopted, "job")
+    again, attempt, provider = driver(options, adopted)
+    send(attempt, provider, "b")
+    again.crash()
+
+    def deleted(log: MemoryLog, *more: str) -> str:
+        arguments = ("delete", "job", "--yes", "--take-over", "--payload-store", store.url, *more)
+        result = CliRunner().invoke(main, arguments, obj=lambda _servers: Deleting(log))
+        assert result.exit_code == Exit.DONE, result.output
+        return result.stderr
+
+    assert "stay: it is a copy of topic" in deleted(copy)
+    assert "stay: --keep-payloads" in deleted(job.log, "--keep-payloads")
+    assert len(store.listed()) == 2
+    said = deleted(adopted)
+    assert "deleted 1 payloads" in said
+    assert "others of its large payloads stay: 1 of before it was adopted" in said
+    assert [one.owner for one in store.listed()] == ["0-driver-0"]
+    assert "deleted 1 payloads" in deleted(job.log)
+    assert not store.listed()
+
+
+def test_a_copy_is_known_by_the_snapshot_that_a_pruned_log_begins_with(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log, copy = pruned(options), MemoryLog("copy")
+    copy_history(log, copy, "job")
+
+    assert payload_use(log, store).copy_of == ""
+    assert payload_use(copy, store).copy_of.startswith(f"topic {log.identity.topic_id} of cluster")
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
