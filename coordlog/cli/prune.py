@@ -93,7 +93,11 @@ def prune(
         try:
             done = prune_log(log, job, plan, path)
         except FileExistsError as error:
-            raise click.BadParameter(f"{path} is there", param_hint="--archive") from error
+            raise click.BadParameter(
+                f"{path} is there, and is not what goes now; nothing was removed: name another "
+                "file, or move that one away",
+                param_hint="--archive",
+            ) from error
     finally:
         log.close()
     click.echo(
