@@ -269,6 +269,22 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert "whether a driver of it lives cannot be told: it is damaged" in refused.stderr
 
 
+def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
+    job = worked()
+    headers = [one.header for one in job.log.records]
+    (*_, first, newest) = sorted({one.snapshot_offset for one in headers if one is not None})
+    log = damaged(job.log, first)
+    whole = rebuild(job.log, job.chain, projection_of(job.chain)).state
+    log.delete_below(first)
+    for is_whole in (False, True):
+        seen: list[StoredRecord] = []
+        made = rebuild(
+            log, job.chain, projection_of(job.chain), is_whole=is_whole, watch=seen.append
+        )
+        assert (made.started_at, made.state) == (newest, whole)
+        assert tuple(seen) == log.records[newest - first :]
+
+
 # a driver's answer
 
 
