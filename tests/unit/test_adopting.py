@@ -331,6 +331,36 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
     assert here.log.records == log.records
 
 
+def test_where_the_history_names_no_driver_to_ask_only_the_user_s_word_helps(
+    tmp_path: Path,
+) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=True)
+    log, path = MemoryLog("driven"), tmp_path / "driven.avro"
+    driven.drive(log, kill_driver_at=3)
+    begin_reign(log, read_records(log), _nothing, command="skip")
+    write_exported(log, "driven", path)
+    here = Place()
+
+    refused = run(here, "adopt", "driven", "--from", str(path))
+    assert refused.exit_code == Exit.USAGE, refused.output
+    assert "ends in epoch 1, a command's, in which no driver listens" in refused.stderr
+    assert here.log.records == ()
+    done = run(here, "adopt", "driven", "--from", str(path), "--take-over")
+    assert done.exit_code == Exit.DONE, done.output
+    assert "has begun at the old cluster after epoch 1 is not in this copy" in done.stderr
+
+
+def test_a_job_that_has_ended_is_adopted_without_a_word_of_drivers(tmp_path: Path) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=True)
+    log, path = MemoryLog("driven"), tmp_path / "driven.avro"
+    driven.drive(log)
+    write_exported(log, "driven", path)
+
+    done = run(Place(), "adopt", "driven", "--from", str(path))
+    assert done.exit_code == Exit.DONE, done.output
+    assert "old cluster" not in done.stderr
+
+
 def test_a_mirrored_topic_goes_the_same_way(tmp_path: Path) -> None:
     driven = DrivenJob(tmp_path, "driven", is_batch=True)
     lost = MemoryLog("driven")
