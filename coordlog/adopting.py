@@ -35,7 +35,9 @@ class Adopted:
     """Of the log that the job has left."""
     topic_id: str
     epoch: int
-    """Of the reign that records it."""
+    """Of the reign in force: the one that records it, or, `is_before`, one after that."""
+    is_before: bool = False
+    """Whether an earlier call had recorded it: nothing was appended now."""
 
 
 def checked(
@@ -96,7 +98,7 @@ def adopt(
     """Copy a job's history to a log of its own, and record that the job has moved there.
 
     The caller has looked at the history with `checked`, and has seen that no driver of the job lives. May be called
-    again after it was cut off: it goes on with what stands there.
+    again after it was cut off: it goes on with what stands there, and appends nothing where the adoption is recorded.
 
     Args:
         source: An exported file, or a mirrored topic.
@@ -106,10 +108,13 @@ def adopt(
         on_progress: Called now and then with records copied and the number of all.
 
     Raises:
-        CommandError: Something else stands in the target.
+        CommandError: Something else stands in the target: the job has been adopted there from another copy, too.
         FencedError: Another driver was first there.
         LogError: One of the logs.
     """
+    before = _adopted_before(source, target, job_id)
+    if before is not None:
+        return before
     count = copy_history(source, target, job_id, patience=patience, on_progress=on_progress)
     made = read_records(target)
     was, here = made.state.launch, target.identity
@@ -133,6 +138,55 @@ def adopt(
         topic_id=old_topic,
         epoch=made.state.epoch,
     )
+
+
+def _adopted_before(source: Log, target: Log, job_id: str) -> Adopted | None:
+    """What an earlier call came to, where the target has the record of it; nothing is sent then.
+
+    Raises:
+        CommandError: It was of another copy of the same log.
+    """
+    start, end = target.start_offset(), target.high_watermark()
+    if start == end:
+        return None
+    was = read_records(source).state.launch
+    cluster_id, topic_id = was.get("cluster_id", ""), was.get("topic_id", "")
+    adopted = (
+        one for one in target.read(start, end) if _adopted_from(one) == (cluster_id, topic_id)
+    )
+    found = next(adopted, None)
+    if found is None:
+        return None
+    is_pruned = source.start_offset() > 0
+    moved = itertools.islice(_moved(source, is_pruned=is_pruned), start, None)
+    # One that is shorter than what was adopted is older, and has nothing that is not there.
+    wanted, there = itertools.islice(moved, found.offset + 1 - start), target.read(start, end)
+    count = 0
+    for one, stored in zip(wanted, there, strict=False):
+        if stored.offset == found.offset or not _is_same(stored, one):
+            raise CommandError(
+                job_id,
+                f"it has been adopted at {target.identity.name} from another copy of its log, "
+                f"recorded at offset {found.offset}, and differs from this one at {stored.offset}",
+                "start the job: it goes on from that copy; what only this one has is not in it",
+            )
+        count += 1
+    epoch = read_records(target).state.epoch
+    return Adopted(
+        record_count=count, cluster_id=cluster_id, topic_id=topic_id, epoch=epoch, is_before=True
+    )
+
+
+def _adopted_from(stored: StoredRecord) -> tuple[str, str] | None:
+    """The cluster and the topic that a record of an adoption names; None of any other record."""
+    if stored.header is None or not stored.header.is_epoch_started:
+        return None
+    try:
+        said = decode_record(stored.offset, stored.value, stored.header_bytes).attributes
+    except RecordError:
+        return None
+    named = said.get("adopted_topic_id")
+    return None if named is None else (said.get("adopted_cluster_id", ""), named)
 
 
 def copy_history(
@@ -235,18 +289,19 @@ def _compare(
 ) -> None:
     for stored in target.read(start, end):
         one = next(wanted, None)
-        there = (
-            stored.key or b"",
-            stored.value or b"",
-            stored.header_bytes or b"",
-            stored.timestamp_ms,
-        )
-        if one is None or there != (one.key, one.value, one.header, one.timestamp_us // 1000):
+        if one is None or not _is_same(stored, one):
             raise CommandError(
                 job_id,
                 f"{target.identity.name} has something else at offset {stored.offset} than this history",
-                f"if nothing in it is needed remove it with `coordlog delete {job_id}`, and try again",
+                f"if nothing in it is needed remove it with `coordlog delete {job_id} --keep-payloads`, "
+                "and try again",
             )
+
+
+def _is_same(stored: StoredRecord, one: UnstoredRecord) -> bool:
+    there = (stored.key or b"", stored.value or b"", stored.header_bytes or b"")
+    here = (one.key, one.value, one.header)
+    return there == here and stored.timestamp_ms == one.timestamp_us // 1000
 
 
 def _append(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from functools import cached_property
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
-from coordlog.log.port import Log, StoredRecord
+from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, state_of
 from coordlog.schemas.codec import decode_record
@@ -53,7 +53,7 @@ class FileUse(enum.Enum):
     IN_FORCE = "of the driver in force"
     """Addressed by nothing so far."""
     UNKNOWN = "of a reign that the log does not know"
-    """Of another log's, perhaps."""
+    """Of another log's, perhaps; so is what a reign kept that was written to the log that this one comes from."""
     FOREIGN = "no payload"
     """Somebody else's file."""
 
@@ -75,6 +75,10 @@ class PayloadUse:
     """Paths that records which count seem to address, and that are not in the store."""
     high_watermark: int
     """Up to where the log was read."""
+    copy_of: str = ""
+    """The log that the reign in force was written to, where that is another one: this is a copy; else empty."""
+    shared: frozenset[str] = frozenset()
+    """The folders of reigns that were written to another log, which may need what they kept."""
 
     def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
         """The files of that worth."""
@@ -85,6 +89,7 @@ def payload_use(
     log: Log,
     store: PayloadStore,
     *,
+    begins_with: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> PayloadUse:
     """What each file of the store is worth, by the whole log.
@@ -92,6 +97,8 @@ def payload_use(
     Args:
         log: The job's.
         store: The job's.
+        begins_with: The offset of a snapshot, with which the log is about to begin: what only records below address
+            counts as addressed by nothing. Their reigns are known all the same.
         on_progress: Called with each offset.
 
     Raises:
@@ -101,13 +108,16 @@ def payload_use(
     """
     listed = store.listed()  # before the log's end is asked for
     start, end = log.start_offset(), log.high_watermark()
-    reading = _Reading(store)
-    reading.read(log.read(start, end), on_progress)
+    reading = _Reading(store, log.identity)
+    reading.read(log.read(start, end), begins_with, on_progress)
     there = {one.path for one in listed}
-    is_ours = any(one.owner in reading.epochs for one in listed)
-    files = tuple(StoredFile(kept=one, use=reading.use_of(one, is_ours=is_ours)) for one in listed)
+    files = tuple(StoredFile(kept=one, use=reading.use_of(one)) for one in listed)
     return PayloadUse(
-        files=files, missing=tuple(sorted(reading.addressed - there)), high_watermark=end
+        files=files,
+        missing=tuple(sorted(reading.addressed - there)),
+        high_watermark=end,
+        copy_of=reading.copy_of,
+        shared=frozenset(reading.shared),
     )
 
 
@@ -140,17 +150,22 @@ def _named_in(first: StoredRecord) -> str:
 class _Reading:
     """What a log says of stored payloads."""
 
-    def __init__(self, store: PayloadStore) -> None:
-        self._store = store
+    def __init__(self, store: PayloadStore, identity: LogIdentity) -> None:
+        self._store, self._identity = store, identity
         self.epochs: dict[str, int] = {}
         """The reigns of this log, by the folders of what they keep."""
         self.addressed: set[str] = set()
         """Whatever looks like an address in a record that counts, or may yet: of any version."""
-        self._first_epoch = self._in_force = -1
+        self.shared: set[str] = set()
+        self.copy_of = ""
+        self._in_force = -1
         self._last: StoredRecord | None = None
 
     def read(
-        self, records: Iterator[StoredRecord], on_progress: Callable[[int], None] | None
+        self,
+        records: Iterator[StoredRecord],
+        begins_with: int | None,
+        on_progress: Callable[[int], None] | None,
     ) -> None:
         """All of the log, from its first record on."""
         first = next(records, None)
@@ -164,38 +179,50 @@ class _Reading:
             if judged.verdict.is_void:
                 continue
             self._last = stored
+            if stored.offset == begins_with:
+                self.addressed.clear()
+                self.addressed.update(self._in_snapshot(stored))
             self.addressed.update(one.path for one in addresses_among(stored.value or b""))
             if judged.verdict is Verdict.EPOCH:
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-                self._know(record)
+                self._know(record, record.attributes)
 
     def _begin(self, first: StoredRecord) -> Counting:
         """Where counting begins. Of a log that was pruned only its snapshot says what older records addressed."""
         counting = counting_at(first)
         if first.offset == 0:
             return counting
+        self.addressed.update(self._in_snapshot(first))
         record = decode_record(first.offset, first.value, first.header_bytes)
+        self._know(record, state_of(record, self._open).launch)
+        return counting
+
+    def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
+        record = decode_record(stored.offset, stored.value, stored.header_bytes)
         try:
             state = zlib.decompress(snapshot_in(record, self._open).state)
+            _ = state_of(record, self._open)
         except (SnapshotUnusableError, zlib.error) as error:
             raise RecordError(
-                first.offset,
+                stored.offset,
                 record.kind.value,
                 f"the log begins with it, and what it addresses cannot be told: {error}",
             ) from error
-        self._know(record)
-        self._first_epoch = record.epoch
-        self.addressed.update(one.path for one in addresses_among(state))
-        return counting
+        return (one.path for one in addresses_among(state))
 
     def _open(self, data: bytes) -> bytes:
         address = address_in(data)
         return plain(data) if address is None else self._store.get(address)
 
-    def _know(self, record: Record) -> None:
+    def _know(self, record: Record, launch: Mapping[str, str]) -> None:
+        """A reign. `launch`: what it says of itself."""
         self._in_force = record.epoch
+        self.copy_of = _elsewhere(launch, self._identity)
         with suppress(ValueError):  # then it has kept nothing
-            self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
+            owner = owner_of(record.epoch, record.driver_id)
+            self.epochs[owner] = record.epoch
+            if self.copy_of:
+                self.shared.add(owner)
 
     @cached_property
     def _is_over(self) -> bool:
@@ -206,16 +233,16 @@ class _Reading:
         record = decode_record(last.offset, last.value, last.header_bytes)
         return record.kind in _ENDS and record.turn_remaining == 0
 
-    def use_of(self, one: KeptPayload, *, is_ours: bool) -> FileUse:
-        """What a file is worth. `is_ours`: some reign of this log has kept something there."""
+    def use_of(self, one: KeptPayload) -> FileUse:
+        """What a file is worth."""
         if not is_payload(one) and not is_draft(one):
             return FileUse.FOREIGN
         if one.path in self.addressed:
             return FileUse.ADDRESSED
         epoch = self.epochs.get(one.owner)
-        if epoch is None:
-            is_pruned = _epoch_of(one) < self._first_epoch
-            return FileUse.LEFT_OVER if is_pruned and is_ours else FileUse.UNKNOWN
+        # Where the job has been adopted, its last driver there may have gone on after the copy was made.
+        if epoch is None or one.owner in self.shared:
+            return FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
             return FileUse.LEFT_OVER
         return FileUse.IN_FORCE
@@ -248,7 +275,7 @@ def clean_former(
     listed = [one for one in store.listed() if is_payload(one) or is_draft(one)]
     if not any(_epoch_of(one) < epoch for one in listed):
         return 0
-    over, addressed = set[str](), set[str]()
+    over, addressed, identity = set[str](), set[str](), log.identity
     start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
     for stored in log.read(start, end_offset):
         if is_over():
@@ -258,9 +285,18 @@ def clean_former(
         if header is not None and header.is_epoch_started and header.epoch < epoch:
             with suppress(RecordError, ValueError):
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-                over.add(owner_of(record.epoch, record.driver_id))
+                if not _elsewhere(record.attributes, identity):
+                    over.add(owner_of(record.epoch, record.driver_id))
     left = [one for one in listed if one.owner in over and one.path not in addressed]
     return store.remove(itertools.takewhile(lambda _: not is_over(), left[:CLEANED_FILES_MAX]))
+
+
+def _elsewhere(launch: Mapping[str, str], here: LogIdentity) -> str:
+    """The log that a reign was written to, where that is another one; else empty. `launch`: what it says of itself."""
+    cluster_id = launch.get("cluster_id", here.cluster_id)
+    topic_id = launch.get("topic_id", here.topic_id)
+    is_here = (cluster_id, topic_id) == (here.cluster_id, here.topic_id)
+    return "" if is_here else f"topic {topic_id} of cluster {cluster_id}"
 
 
 def _epoch_of(one: KeptPayload) -> int:

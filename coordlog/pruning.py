@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coordlog.errors import CommandError, OffsetGapError, PayloadLostError, RecordError
+from coordlog.errors import (
+    CommandError,
+    OffsetGapError,
+    PayloadLostError,
+    RecordError,
+    SourceError,
+)
 from coordlog.log.exported import ExportedLog, write_exported
-from coordlog.log.port import PrunableLog, StoredRecord
+from coordlog.log.port import Log, PrunableLog, StoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
 from coordlog.restore import check_identity
@@ -67,10 +74,10 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
         log: The job's.
         job_id: The job.
         plan: By `planned`: with something to remove.
-        archive: A file that is not there yet.
+        archive: A file that is not there yet, or that an earlier call has left, cut off before it removed anything.
 
     Raises:
-        FileExistsError: It is there.
+        FileExistsError: It is there, and is not what would be written.
         SourceError: What was archived cannot be read back; nothing was removed.
         CommandError: What the log begins with is not what it should; it has been checked before, so that somebody has
             changed the log meanwhile.
@@ -78,10 +85,13 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
     """
     target = plan.begins_with
     assert target is not None, "there is something to remove"
-    count = write_exported(log, job_id, archive, to_offset=target.offset)
+    if not archive.exists():
+        write_exported(log, job_id, archive, to_offset=target.offset)
+    elif not _is_archived(log, job_id, archive, target.offset):
+        raise FileExistsError(archive)
     kept = ExportedLog(archive)
     there = sum(1 for _ in kept.read(kept.start_offset(), kept.high_watermark()))
-    assert there == count == target.records_below, "it was counted twice"
+    assert there == target.records_below, "it was counted twice"
     log.delete_below(target.offset)
     start = log.start_offset()
     if start < target.offset:
@@ -98,6 +108,23 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
             f"what was removed is in {archive}",
         )
     return target
+
+
+def _is_archived(log: Log, job_id: str, archive: Path, end: int) -> bool:
+    """Whether the file has this very beginning of the log, whole."""
+    start, here = log.start_offset(), log.identity
+    try:
+        kept = ExportedLog(archive)
+        there = kept.identity
+        said = (kept.job_id, there.cluster_id, there.topic_id, kept.is_redacted)
+        if said != (job_id, here.cluster_id, here.topic_id, False):
+            return False
+        if (kept.start_offset(), kept.high_watermark()) != (start, end):
+            return False
+        pairs = itertools.zip_longest(kept.read(start, end), log.read(start, end))
+        return all(one == other for one, other in pairs)
+    except SourceError:
+        return False
 
 
 def _why_not(stored: StoredRecord) -> str:

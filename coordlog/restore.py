@@ -226,6 +226,7 @@ def rebuild(
     *,
     on_progress: Callable[[int, int], None] | None = None,
     is_whole: bool = False,
+    watch: Callable[[StoredRecord], None] | None = None,
 ) -> Rebuild:
     """Fold the log to its high watermark, from the newest snapshot that this job can start from, or its start.
 
@@ -234,7 +235,9 @@ def rebuild(
         chain: The job's.
         projection: Of the chain.
         on_progress: Called now and then with the offset reached and the high watermark.
-        is_whole: From the start, whatever snapshots there are: for one who looks at the records on the way.
+        is_whole: From the start, whatever snapshots there are: for one who looks at the records on the way. Of a pruned
+            log whose first snapshot this job cannot start from, from the newest one that it can.
+        watch: Given each record before it is folded, void ones too.
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
@@ -252,11 +255,15 @@ def rebuild(
             search = find_snapshot(log, codec, start, end, opened)
         elif 0 < start < end:  # a pruned log: this is its whole
             search = first_snapshot(log, codec, start, opened)
+            if search.found is None:
+                search = find_snapshot(log, codec, start, end, opened)
         made.begin_at(search)
     if start > made.end_offset:
         raise _no_beginning(log, start, search)
     reached = time.monotonic()
     for stored in log.read(made.end_offset, end):
+        if watch is not None:
+            watch(stored)
         made.feed(stored)
         if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
             continue

@@ -2,7 +2,9 @@
 
 An Avro container file with one row per stored record, void ones included, in offset order; which log it was stands in
 the file's metadata. Each row has a CRC-32C of itself and of all rows before it, so that a changed, missing or moved row
-is noticed.
+is noticed. The last row is no record: it stands at the end offset, with the number of records as its value, so that a
+missing end is noticed too. The last record need not stand right before that offset: a transaction's marker has one, and
+is no record.
 """
 
 from __future__ import annotations
@@ -38,8 +40,13 @@ _SCHEMA: Final = fastavro.parse_schema(
     }
 )
 _META: Final = "coordlog."
-_FORMAT: Final = "2"
+_FORMAT: Final = "3"
+_WITHOUT_END: Final = "2"
+"""Its last record stands right before its end offset."""
 _WITHOUT_CRC: Final = "1"
+"""So does that one's."""
+_FORMATS: Final = (_WITHOUT_CRC, _WITHOUT_END, _FORMAT)
+_END_KEY: Final = b"end"
 _REDACTED: Final = "redacted"
 _PLACE: Final = struct.Struct(">qq")
 _LENGTH: Final = struct.Struct(">q")
@@ -117,24 +124,32 @@ class ExportedLog:
 
     def _rows(self, file: BinaryIO) -> Iterator[StoredRecord]:
         reader = fastavro.reader(file)
-        has_crc = _about(reader)["format"] != _WITHOUT_CRC
-        crc, reached = 0, self._start
+        format_ = _about(reader)["format"]
+        crc, reached, count, has_ended = 0, self._start, 0, False
         for row in reader:
             assert isinstance(row, dict), "the schema is a record's"
             one = StoredRecord(
                 row["offset"], row["key"], row["value"], row["header"], row["timestamp_ms"]
             )
             crc = _crc(one, crc)
-            if one.offset < reached:
+            if one.offset < reached or has_ended:
                 raise ValueError(f"offset {one.offset} stands behind {reached - 1}")
-            if has_crc and row["crc"] != crc:
+            if format_ != _WITHOUT_CRC and row["crc"] != crc:
                 raise ValueError(
                     f"the checksum up to offset {one.offset} is {crc:08x}, and it says "
                     f"{row['crc']:08x}"
                 )
+            if format_ == _FORMAT and one.offset == self._end:
+                if one != _end_row(self._end, count):
+                    raise ValueError(f"it has {count} records, and its end says {one.value!r}")
+                has_ended = True
+                continue
             reached = one.offset + 1
+            count += 1
             yield one
-        if reached != self._end:
+        if format_ == _FORMAT and not has_ended:
+            raise ValueError(f"it ends at offset {reached}, without its last row at {self._end}")
+        if format_ != _FORMAT and reached != self._end:
             raise ValueError(f"it ends at offset {reached}, not at {self._end}")
 
     def _damaged(self, error: Exception) -> SourceError:
@@ -160,9 +175,9 @@ def _about(reader: Any) -> dict[str, str]:  # noqa: ANN401, the library has no t
     """What the file's metadata say of it."""
     found: Mapping[str, str] = reader.metadata
     about = {k.removeprefix(_META): v for k, v in found.items() if k.startswith(_META)}
-    if about.get("format") not in (_FORMAT, _WITHOUT_CRC):
+    if about.get("format") not in _FORMATS:
         raise ValueError(
-            f"its format is {about.get('format')}, this version reads {_WITHOUT_CRC} and {_FORMAT}"
+            f"its format is {about.get('format')}, this version reads {', '.join(_FORMATS)}"
         )
     return about
 
@@ -175,6 +190,22 @@ def _crc(one: StoredRecord, before: int) -> int:
     return crc
 
 
+def _end_row(end: int, count: int) -> StoredRecord:
+    """What stands behind the records, at the end offset."""
+    return StoredRecord(end, _END_KEY, b"%d" % count, None, 0)
+
+
+def _as_row(one: StoredRecord, crc: int) -> dict[str, object]:
+    return {
+        "offset": one.offset,
+        "key": one.key,
+        "value": one.value,
+        "header": one.header_bytes,
+        "timestamp_ms": one.timestamp_ms,
+        "crc": crc,
+    }
+
+
 def write_exported(
     log: Log,
     job_id: str,
@@ -185,7 +216,7 @@ def write_exported(
     redact: Callable[[StoredRecord], StoredRecord] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Write a log to `path`, which is there whole or not at all. Returns the number of records.
+    """Write a log to `path`, which is there whole, and read back, or not at all. Returns the number of records.
 
     Args:
         log: The job's.
@@ -198,6 +229,7 @@ def write_exported(
 
     Raises:
         FileExistsError: A file is there.
+        SourceError: What was written cannot be read back.
     """
     start = log.start_offset()
     end = log.high_watermark() if to_offset is None else to_offset
@@ -225,33 +257,46 @@ def write_exported(
             count += 1
             if on_progress is not None and count % _PROGRESS_EVERY == 0:
                 on_progress(one.offset + 1, end)
-            yield {
-                "offset": one.offset,
-                "key": one.key,
-                "value": one.value,
-                "header": one.header_bytes,
-                "timestamp_ms": one.timestamp_ms,
-                "crc": crc,
-            }
+            yield _as_row(one, crc)
+        last = _end_row(end, count)
+        yield _as_row(last, _crc(last, crc))
 
     metadata = {_META + name: value for name, value in about.items()}
     codec = "deflate" if redact is None else "null"
     _put(
         path,
         lambda file: fastavro.writer(file, _SCHEMA, rows(), codec=codec, metadata=metadata),
+        lambda hidden: _read_back(hidden, path),
         is_overwriting=is_overwriting,
     )
     return count
 
 
-def _put(path: Path, write: Callable[[BinaryIO], None], *, is_overwriting: bool) -> None:
-    """Write a file, on disk whole before it has its name."""
+def _read_back(hidden: Path, path: Path) -> None:
+    """Read what is to be `path`: all of it, as its last row has the number of records."""
+    try:
+        written = ExportedLog(hidden)
+        for _ in written.read(written.start_offset(), written.high_watermark()):
+            pass
+    except SourceError as error:
+        raise SourceError(str(path), f"what was written {error.problem}", "try again") from error
+
+
+def _put(
+    path: Path,
+    write: Callable[[BinaryIO], None],
+    check: Callable[[Path], None],
+    *,
+    is_overwriting: bool,
+) -> None:
+    """Write a file, on disk whole and checked before it has its name."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with hidden.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        check(hidden)
         if is_overwriting:
             hidden.replace(path)
         else:

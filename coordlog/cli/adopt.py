@@ -68,7 +68,7 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     "--take-over",
     "is_take_over",
     is_flag=True,
-    help="Where it cannot be known whether a driver lives: it does not.",
+    help="Where it cannot be known whether a driver lives, at the old cluster too: it does not.",
 )
 @payload_store_option
 @with_logs
@@ -84,7 +84,8 @@ def adopt(
     """Let JOB go on at this broker, from an exported or a mirrored history: its own cluster is lost.
 
     Everything in the history is checked first, every hash too, and read back afterwards. What the
-    job did after the copy was made is not in it: see docs/adopting.md.
+    job did after the copy was made is not in it: see docs/adopting.md. Only the driver that the
+    copy names is asked whether it lives; one that began at the old cluster later no copy can know.
     """
     if (file is None) == (topic is None):
         raise click.UsageError("give either --from or --from-topic")
@@ -97,7 +98,9 @@ def adopt(
             on_progress=_checked,
         )
         state = made.state
-        refuse_live_driver(job, Reign.of(state), is_take_over=is_take_over)
+        reign = Reign.of(state)
+        _refuse_unknown_driver(job, reign, is_take_over=is_take_over)
+        refuse_live_driver(job, reign, is_take_over=is_take_over)
         target = logs.create(job)
         try:
             here = target.identity
@@ -110,12 +113,37 @@ def adopt(
             target.close()
     finally:
         source.close()
+    if done.is_before:
+        click.echo(
+            f"job {job} has been adopted already at {logs.where}: it comes from cluster "
+            f"{done.cluster_id}, topic {done.topic_id}, and goes on in epoch {done.epoch + 1}; "
+            "start it",
+            err=True,
+        )
+        return
     click.echo(
         f"adopted job {job} at {logs.where}: {done.record_count:,} records, "
         f"{found.payload_count:,} payloads and {found.snapshot_count:,} snapshots checked; it comes "
         f"from cluster {done.cluster_id}, topic {done.topic_id}, and goes on in epoch "
         f"{done.epoch + 1}",
         err=True,
+    )
+    if not reign.is_over:
+        click.echo(
+            f"a driver that has begun at the old cluster after epoch {reign.epoch} is not in this "
+            "copy, and was not asked: see that none runs there before you start the job",
+            err=True,
+        )
+
+
+def _refuse_unknown_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:
+    if reign.endpoint or reign.is_over or is_take_over:
+        return
+    raise CommandError(
+        job,
+        f"the history ends in epoch {reign.epoch}, a command's, in which no driver listens: whether "
+        "one has begun at the old cluster since cannot be asked",
+        "see that none runs there, and give --take-over",
     )
 
 
@@ -126,7 +154,7 @@ def _source(logs: NewLogs, job: str, file: Path | None, topic: str | None) -> Lo
             raise CommandError(
                 job,
                 f"{topic} is the name of its log here, and a mirrored one cannot stay in its place",
-                f"`coordlog export {job} FILE`, `coordlog delete {job}`, then adopt it --from FILE",
+                f"`coordlog export {job} FILE`, `coordlog delete {job} --keep-payloads`, then adopt it --from FILE",
             )
         return logs.open_topic(topic)
     source = ExportedLog(file)

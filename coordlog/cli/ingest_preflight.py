@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ from coordlog.chain import Chain
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord
+from coordlog.log.port import Log, StoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.splits import SplitsState
@@ -82,14 +82,19 @@ def look(
     patience_s = min(options.log_timeout_s, LOG_CONNECT_TIMEOUT_S)
     is_there = job_id in place.jobs(patience_s)
     log = place.log(job_id, patience_s)
-    tapped = _Tapped(log, ProgressFold())
-    found = Found(log=log, progress=tapped.fold, catch_up=tapped.catch_up)
+    watched = _Watched(log, ProgressFold())
+    found = Found(log=log, progress=watched.fold, catch_up=watched.catch_up)
     try:
         state, chain = JobState(), parts.chain()
         if is_there:
             # The whole log: what is shown of a job's progress no snapshot holds.
             made = rebuild(
-                tapped, chain, projection_of(chain), on_progress=on_progress, is_whole=True
+                log,
+                chain,
+                projection_of(chain),
+                on_progress=on_progress,
+                is_whole=True,
+                watch=watched.feed,
             )
             state = made.state
         is_new = state.epoch == -1
@@ -99,13 +104,13 @@ def look(
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
-            _check_source(job_id, _known_splits(state, tapped.fold), options.source)
+            _check_source(job_id, _known_splits(state, watched.fold), options.source)
             if found.is_finished and not options.is_again:
                 return found
             if not options.is_take_over:
                 _refuse_live_driver(job_id, state)
             if not elsewhere:
-                _check_destination(job_id, tapped.fold, parts.sink)
+                _check_destination(job_id, watched.fold, parts.sink)
         parts.sink.prepare(job_id)
         if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
@@ -188,8 +193,8 @@ def _check_destination(job_id: str, fold: ProgressFold, sink: ParquetSink) -> No
         )
 
 
-class _Tapped:
-    """A log whose records, where they count, are given to a fold as they are read."""
+class _Watched:
+    """A log whose records, where they count, are given to a fold, in offset order."""
 
     def __init__(self, log: Log, fold: ProgressFold) -> None:
         self.fold = fold
@@ -200,41 +205,11 @@ class _Tapped:
 
     def catch_up(self) -> None:
         """Read what has been appended since the last reading."""
-        for _ in self.read(self._next_offset, self._log.high_watermark()):
-            pass
+        for stored in self._log.read(self._next_offset, self._log.high_watermark()):
+            self.feed(stored)
 
-    @property
-    def identity(self) -> LogIdentity:
-        """As in the port."""
-        return self._log.identity
-
-    def start_offset(self) -> int:
-        """As in the port."""
-        return self._log.start_offset()
-
-    def high_watermark(self) -> int:
-        """As in the port."""
-        return self._log.high_watermark()
-
-    def read(
-        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
-    ) -> Iterator[StoredRecord]:
-        """As in the port."""
-        for stored in self._log.read(from_offset, to_offset, stall_s=stall_s):
-            self._feed(stored)
-            yield stored
-
-    def writer(self) -> LogWriter:
-        """As in the port."""
-        return self._log.writer()
-
-    def close(self) -> None:
-        """As in the port."""
-        self._log.close()
-
-    def _feed(self, stored: StoredRecord) -> None:
-        if stored.offset < self._next_offset:
-            return  # a snapshot that was looked at before the reading began
+    def feed(self, stored: StoredRecord) -> None:
+        """The next record; the first is the log's, or a snapshot that counts."""
         if self._next_offset == 0 and stored.offset > 0:
             with contextlib.suppress(RecordError):  # the restore tells of it
                 self._counting = counting_at(stored)

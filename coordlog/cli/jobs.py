@@ -19,6 +19,8 @@ from .reading import opened
 
 __all__ = ["delete", "jobs"]
 
+_OF_KNOWN_REIGNS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
+
 
 @click.command()
 @with_logs
@@ -40,15 +42,29 @@ def jobs(logs: Logs) -> None:
     is_flag=True,
     help="Where it cannot be known whether a driver lives: it does not.",
 )
+@click.option(
+    "--keep-payloads",
+    "is_keeping",
+    is_flag=True,
+    help="Its large payloads stay: a copy of its history needs them.",
+)
 @payload_store_option
 @with_logs
 def delete(
-    logs: Logs, *, job: str, yes: bool, is_take_over: bool, payload_store: str | None
+    logs: Logs,
+    *,
+    job: str,
+    yes: bool,
+    is_take_over: bool,
+    is_keeping: bool,
+    payload_store: str | None,
 ) -> None:
     """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
 
     Refused while a driver of it lives. A job that is started under that name later begins from
-    nothing: it does not know what the old one has committed.
+    nothing: it does not know what the old one has committed. Payloads stay where this log is a
+    copy, and those of reigns before it was adopted: the log it comes from may need them. Where JOB
+    was adopted from this log, or is to be, give --keep-payloads.
     """
     there = logs.jobs()
     if job not in there:
@@ -57,7 +73,7 @@ def delete(
         _refuse_live_driver(logs, job)
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
-    finder = StoreFinder(job, payload_store)
+    finder = None if is_keeping else StoreFinder(job, payload_store)
     store, kept, why_not = _payloads_of(logs, job, finder)
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
@@ -65,7 +81,8 @@ def delete(
         store.remove(kept)
         click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
     if why_not:
-        click.echo(f"its large payloads, if there are any, stay: {why_not}", err=True)
+        what = "others of its large payloads" if kept else "its large payloads, if there are any,"
+        click.echo(f"{what} stay: {why_not}", err=True)
 
 
 def _refuse_live_driver(logs: Logs, job: str) -> None:
@@ -76,9 +93,14 @@ def _refuse_live_driver(logs: Logs, job: str) -> None:
 
 
 def _payloads_of(
-    logs: Logs, job: str, finder: StoreFinder
+    logs: Logs, job: str, finder: StoreFinder | None
 ) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
-    """What the reigns of this very log have kept, which is what goes with it; or why that cannot be told."""
+    """What the reigns of this very log have kept, which is what goes with it; and why something stays.
+
+    The store has one folder for a job, whichever log it is in: what another log's reigns kept there, that log may need.
+    """
+    if finder is None:
+        return None, (), "--keep-payloads"
     try:
         with opened(logs, job) as log:
             store = finder.store_of(log)
@@ -87,8 +109,15 @@ def _payloads_of(
             use = payload_use(log, store)
     except CoordlogError as error:
         return None, (), str(error)
-    ours = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
-    return store, [one.kept for one in use.files if one.use in ours], ""
+    if use.copy_of:
+        return None, (), f"it is a copy of {use.copy_of}, which may need them"
+    known = [one.kept for one in use.files if one.use in _OF_KNOWN_REIGNS]
+    ours = [one for one in known if one.owner not in use.shared]
+    shared_count = len(known) - len(ours)
+    why_not = ""
+    if shared_count:
+        why_not = f"{shared_count:,} of before it was adopted, which the log it comes from may need"
+    return store, ours, why_not
 
 
 def _described(logs: Logs, job: str) -> str:

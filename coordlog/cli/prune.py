@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from coordlog.errors import CommandError, RequestError
+from coordlog.errors import CommandError, CoordlogError, RequestError
 from coordlog.limits import RETAINED_CHECKPOINTS
+from coordlog.log.port import Log
 from coordlog.log.user_folders import home_folder, private_folder
+from coordlog.payload_cleaning import clean, payload_use
 from coordlog.projections.pruning import PrunePlan
 from coordlog.projections.state import sorted_items
 from coordlog.pruning import planned
@@ -18,6 +21,7 @@ from coordlog.spark_integration.client_requests import request_coordinator
 
 from .living import Reign, driver_lives, reign_in
 from .logs import PrunableLogs, with_logs
+from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["prune"]
 
@@ -40,6 +44,12 @@ _PROGRESS_EVERY = 50_000
     metavar="FILE",
     help="Where what is removed goes; default: a file below COORDLOG_HOME/archives.",
 )
+@click.option(
+    "--drop-payloads",
+    "is_dropping",
+    is_flag=True,
+    help="Large payloads that only removed records address go too; the archive lacks them then.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--take-over",
@@ -47,6 +57,7 @@ _PROGRESS_EVERY = 50_000
     is_flag=True,
     help="Where it cannot be known whether a driver lives: it does not.",
 )
+@payload_store_option
 @with_logs
 def prune(
     logs: PrunableLogs,
@@ -54,8 +65,10 @@ def prune(
     job: str,
     keep_checkpoints: int,
     archive: Path | None,
+    is_dropping: bool,
     yes: bool,
     is_take_over: bool,
+    payload_store: str | None,
 ) -> None:
     """Remove the beginning of JOB's log, up to a snapshot that a restart can begin with.
 
@@ -78,10 +91,16 @@ def prune(
         if not yes:
             click.confirm(f"{shown}. Archive and remove it?", abort=True)
         path = archive or _archive(job, plan)
+        finder = StoreFinder(job, payload_store)
+        clean_store = _cleaning(log, finder, plan.begins_with.offset if is_dropping else None)
         try:
             done = prune_log(log, job, plan, path)
         except FileExistsError as error:
-            raise click.BadParameter(f"{path} is there", param_hint="--archive") from error
+            raise click.BadParameter(
+                f"{path} is there, and is not what goes now; nothing was removed: name another "
+                "file, or move that one away",
+                param_hint="--archive",
+            ) from error
     finally:
         log.close()
     click.echo(
@@ -89,6 +108,24 @@ def prune(
         f"begins with the snapshot at offset {done.offset:,}",
         err=True,
     )
+    clean_store()
+
+
+def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callable[[], None]:
+    """What removes, once the log is shorter, the payloads that are left over: of whose reigns it knows nothing then."""
+    try:
+        store = finder.store_of(log)
+        use = None if store is None else payload_use(log, store, begins_with=begins_with)
+    except CoordlogError as error:
+        why_not = str(error)
+        return lambda: click.echo(f"payloads that are left over stay: {why_not}", err=True)
+
+    def clean_store() -> None:
+        removed = () if store is None or use is None else clean(store, use)
+        if store is not None and removed:
+            click.echo(f"removed {len(removed):,} payloads in {store.where}", err=True)
+
+    return clean_store
 
 
 def _snapshot(job: str, reign: Reign | None, *, is_take_over: bool) -> int | None:

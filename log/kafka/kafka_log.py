@@ -260,7 +260,7 @@ class KafkaLog:
             def delete(admin: Any) -> None:  # noqa: ANN401, the client has no types
                 admin.delete_records({partition: offset})
 
-            self._questions.ask("deleting records", delete)
+            self._questions.ask("deleting records", delete, needs="Delete")
 
     def close(self) -> None:
         """As in the port."""

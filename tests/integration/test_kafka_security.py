@@ -439,9 +439,16 @@ def test_who_may_not_make_a_topic_is_told_the_command_that_does(ruled: SecuredBr
     for right in ("Create", "DescribeConfigs"):
         ruled.allow("driver", right, topic)
     log.create()
+    ruled.allow("driver", "Write", topic)
+    append(log, [UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)])
+    with pytest.raises(AccessError) as caught:
+        log.delete_below(1)
+    assert named(str(caught.value), "Delete", topic, "driver")
     with pytest.raises(AccessError) as caught:
         log.delete()
     assert named(str(caught.value), "Delete", topic, "driver")
     ruled.allow("driver", "Delete", topic)
+    log.delete_below(1)
+    assert log.start_offset() == 1
     log.delete()
     log.close()

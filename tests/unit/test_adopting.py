@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.adopting import checked, copy_history
+from coordlog.adopting import adopt, checked, copy_history
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AppendRefusedError, CommandError, LogUnavailableError, RestoreError
@@ -226,8 +226,8 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
     assert done.exit_code == Exit.DONE, done.output
     assert f"it comes from cluster memory, topic {lost.identity.topic_id}, and goes" in done.stderr
     again = run(here, "adopt", "driven", "--from", str(path), "--take-over")
-    assert again.exit_code == Exit.USAGE
-    assert "has something else at offset" in again.stderr
+    assert again.exit_code == Exit.DONE, again.output
+    assert "has been adopted already at memory: it comes from cluster memory" in again.stderr
 
     driven.drive(here.log, kill_attempt_at=2)
     assert driven.rows() == ALL_ROWS
@@ -236,6 +236,53 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
     assert [one.attributes.get("command") for one in epochs] == [None, "adopt", None]
     assert epochs[1].attributes["adopted_topic_id"] == lost.identity.topic_id
     assert "adopted_topic_id" not in epochs[2].attributes
+
+
+def test_an_adoption_that_is_recorded_is_not_done_again_from_whatever_copy() -> None:
+    source, target = worked().log, MemoryLog("target")
+    older = MemoryLog("older")
+    newer = MemoryLog("newer")
+    at = source.high_watermark() - 5
+    store_below(older, source, at)
+    copy_history(source, newer, "job")
+    begin_reign(newer, read_records(newer), _nothing, command="test")
+    first = adopt(source, target, "job")
+    stood = target.records
+    assert not first.is_before
+    assert first.epoch == 1
+
+    for one in (source, older):
+        again = adopt(one, target, "job")
+        assert again == replace(first, is_before=True, record_count=again.record_count)
+    with pytest.raises(CommandError, match=r"adopted at .* from another copy .*start the job"):
+        adopt(newer, target, "job")
+    assert target.records == stood
+    begin_reign(target, read_records(target), _nothing, command="test")
+    later = adopt(source, target, "job")
+    assert (later.is_before, later.epoch) == (True, 2)
+
+
+def test_an_adoption_of_what_was_adopted_is_another_one_and_a_pruned_one_is_known_again() -> None:
+    source, middle, target = worked().log, MemoryLog("middle"), MemoryLog("target")
+    source.remove_below(snapshots(source)[2])
+    adopt(source, middle, "job")
+    assert adopt(source, middle, "job").is_before
+    done = adopt(middle, target, "job")
+    assert not done.is_before
+    assert done.topic_id == middle.identity.topic_id
+    assert adopt(middle, target, "job").is_before
+
+
+def store_below(log: MemoryLog, source: MemoryLog, end: int) -> None:
+    for one in source.read(0, end):
+        log.store(
+            UnstoredRecord(
+                key=one.key or b"",
+                value=one.value or b"",
+                header=one.header_bytes or b"",
+                timestamp_us=one.timestamp_ms * 1000,
+            )
+        )
 
 
 def _nothing(_state: JobState) -> list[Record]:
@@ -270,7 +317,11 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
         (Place(), ("--from", str(redacted)), "redacted.avro is redacted; export it without"),
         (Place(log), ("--from", str(whole)), "is the one of this history; start the job"),
         (Place(), (), "give either --from or --from-topic"),
-        (Place(), ("--from-topic", "driven.log"), "`coordlog delete driven`, then adopt it"),
+        (
+            Place(),
+            ("--from-topic", "driven.log"),
+            "`coordlog delete driven --keep-payloads`, then adopt it",
+        ),
     ):
         result = run(place, "adopt", "driven", *arguments)
         assert result.exit_code == Exit.USAGE, result.output
@@ -278,6 +329,36 @@ def test_what_cannot_be_adopted_and_what_can_only_be_looked_at(tmp_path: Path) -
     here = Place()
     assert run(here, "import", str(whole), "--as", "looked-at").exit_code == Exit.DONE
     assert here.log.records == log.records
+
+
+def test_where_the_history_names_no_driver_to_ask_only_the_user_s_word_helps(
+    tmp_path: Path,
+) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=True)
+    log, path = MemoryLog("driven"), tmp_path / "driven.avro"
+    driven.drive(log, kill_driver_at=3)
+    begin_reign(log, read_records(log), _nothing, command="skip")
+    write_exported(log, "driven", path)
+    here = Place()
+
+    refused = run(here, "adopt", "driven", "--from", str(path))
+    assert refused.exit_code == Exit.USAGE, refused.output
+    assert "ends in epoch 1, a command's, in which no driver listens" in refused.stderr
+    assert here.log.records == ()
+    done = run(here, "adopt", "driven", "--from", str(path), "--take-over")
+    assert done.exit_code == Exit.DONE, done.output
+    assert "has begun at the old cluster after epoch 1 is not in this copy" in done.stderr
+
+
+def test_a_job_that_has_ended_is_adopted_without_a_word_of_drivers(tmp_path: Path) -> None:
+    driven = DrivenJob(tmp_path, "driven", is_batch=True)
+    log, path = MemoryLog("driven"), tmp_path / "driven.avro"
+    driven.drive(log)
+    write_exported(log, "driven", path)
+
+    done = run(Place(), "adopt", "driven", "--from", str(path))
+    assert done.exit_code == Exit.DONE, done.output
+    assert "old cluster" not in done.stderr
 
 
 def test_a_mirrored_topic_goes_the_same_way(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import crc32c
 import fastavro
 import pytest
 from click.testing import CliRunner, Result
@@ -52,8 +55,8 @@ def test_damage_is_told(path: Path, damage: Callable[[bytes], bytes]) -> None:
         list(_all(ExportedLog(path)))
 
 
-def test_a_file_of_the_first_format_is_read(log: MemoryLog, tmp_path: Path) -> None:
-    path = tmp_path / "first.avro"
+def write_older(path: Path, log: MemoryLog, format_: str, records: list[StoredRecord]) -> None:
+    """As earlier versions have written it: without a last row, and first without checksums."""
     fields: list[dict[str, object]] = [
         {"name": "offset", "type": "long"},
         {"name": "key", "type": ["null", "bytes"]},
@@ -61,9 +64,19 @@ def test_a_file_of_the_first_format_is_read(log: MemoryLog, tmp_path: Path) -> N
         {"name": "header", "type": ["null", "bytes"]},
         {"name": "timestamp_ms", "type": "long"},
     ]
-    schema = {"type": "record", "name": "coordlog.exported_record", "fields": fields}
+    names = [str(one["name"]) for one in fields]
+    rows: list[dict[str, object]] = [dict(zip(names, one, strict=True)) for one in records]
+    if format_ == "2":
+        fields.append({"name": "crc", "type": "long"})
+        crc = 0
+        for row, one in zip(rows, records, strict=True):
+            crc = crc32c.crc32c(struct.pack(">qq", one.offset, one.timestamp_ms), crc)
+            for part in (one.key, one.value, one.header_bytes):
+                crc = crc32c.crc32c(struct.pack(">q", -1 if part is None else len(part)), crc)
+                crc = crc32c.crc32c(part or b"", crc)
+            row["crc"] = crc
     about = {
-        "format": "1",
+        "format": format_,
         "job_id": "ingest",
         "name": "ingest.log at a:1",
         "cluster_id": "c",
@@ -71,14 +84,94 @@ def test_a_file_of_the_first_format_is_read(log: MemoryLog, tmp_path: Path) -> N
         "start_offset": "0",
         "end_offset": str(log.high_watermark()),
     }
-    names = [str(one["name"]) for one in fields]
-    rows = [dict(zip(names, one, strict=True)) for one in log.records]
+    schema = {"type": "record", "name": "coordlog.exported_record", "fields": fields}
     with path.open("wb") as file:
         fastavro.writer(file, schema, rows, metadata={f"coordlog.{k}": v for k, v in about.items()})
 
+
+@pytest.mark.parametrize("format_", ["1", "2"])
+def test_a_file_of_an_earlier_format_is_read(log: MemoryLog, tmp_path: Path, format_: str) -> None:
+    path = tmp_path / "earlier.avro"
+    write_older(path, log, format_, list(log.records))
     read = ExportedLog(path)
     assert tuple(_all(read)) == log.records
     assert (read.identity.cluster_id, read.job_id, read.is_redacted) == ("c", "ingest", False)
+
+    write_older(path, log, format_, list(log.records[:-1]))
+    with pytest.raises(SourceError, match=r"it ends at offset \d+, not at"):
+        _all(ExportedLog(path))
+
+
+class Holed(MemoryLog):
+    """A topic to which somebody wrote in a transaction: its marker has an offset, and is no record."""
+
+    def high_watermark(self) -> int:
+        return super().high_watermark() + 1
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        return super().read(from_offset, min(to_offset, super().high_watermark()), stall_s=stall_s)
+
+
+def test_a_log_that_ends_with_an_offset_without_a_record_is_written_and_read(
+    tmp_path: Path,
+) -> None:
+    log = Holed("ingest.log")
+    log.store(*streaming_history().records)
+    path, again = tmp_path / "holed.avro", tmp_path / "again.avro"
+    count = len(log.records)
+
+    assert write_exported(log, "ingest", path) == count
+    read = ExportedLog(path)
+    assert read.high_watermark() == count + 1
+    assert tuple(_all(read)) == log.records
+    assert write_exported(read, "ingest", again) == count
+    assert _all(ExportedLog(again)) == _all(read)
+
+
+def _rewritten(path: Path, rows: Callable[[list[Any]], list[Any]]) -> None:
+    with path.open("rb") as file:
+        reader = fastavro.reader(file)
+        metadata = {k: v for k, v in reader.metadata.items() if k.startswith("coordlog.")}
+        found, schema = list(reader), reader.writer_schema
+    assert schema is not None
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows(found), metadata=metadata)
+
+
+@pytest.mark.parametrize("left", [0, -1, -2])
+def test_an_end_that_is_missing_is_told(path: Path, left: int) -> None:
+    _rewritten(path, lambda rows: rows[:left])
+    with pytest.raises(SourceError, match=r"it ends at offset \d+, without its last row at"):
+        _all(ExportedLog(path))
+
+
+def test_a_log_of_no_records_is_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "empty.avro"
+    assert write_exported(MemoryLog("empty"), "ingest", path) == 0
+    assert _all(ExportedLog(path)) == []
+
+
+def test_what_does_not_read_back_is_no_export_and_replaces_nothing(
+    log: MemoryLog, path: Path
+) -> None:
+    class Repeating(MemoryLog):
+        """Its records come twice."""
+
+        def read(
+            self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+        ) -> Iterator[StoredRecord]:
+            once = list(super().read(from_offset, to_offset, stall_s=stall_s))
+            return iter([*once, *once])
+
+    wrong, before = Repeating("ingest.log"), path.read_bytes()
+    wrong.store(*streaming_history().records)
+    with pytest.raises(SourceError, match=r"job.avro: what was written cannot be read .* behind"):
+        write_exported(wrong, "ingest", path, is_overwriting=True)
+    assert path.read_bytes() == before
+    assert [one.name for one in path.parent.iterdir()] == ["job.avro"]
+    assert tuple(_all(ExportedLog(path))) == log.records
 
 
 def test_a_part_is_read_as_from_any_log_and_nothing_is_written(log: MemoryLog, path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.adopting import adopt, copy_history
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
@@ -30,6 +31,12 @@ BIG = 300_000
 @pytest.fixture
 def store(tmp_path: Path) -> PayloadStore:
     return PayloadStore(str(tmp_path / "payloads"), "job")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -235,7 +242,66 @@ def test_what_only_the_first_snapshot_of_a_pruned_log_addresses_stays(
 ) -> None:
     log = pruned(options)
 
-    assert worth(log, store) == {"LEFT_OVER": ["0-driver-0"], "ADDRESSED": ["1-driver-1"]}
+    assert worth(log, store) == {"UNKNOWN": ["0-driver-0"], "ADDRESSED": ["1-driver-1"]}
+
+
+def test_two_pruned_logs_that_share_a_folder_leave_each_other_s_payloads_alone(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log = pruned(options)
+    other = PayloadAddress.of(b"x", owner_of(0, "another-driver"))
+    store.put(other, b"x")
+
+    assert clean(store, payload_use(log, store)) == ()
+    assert other.path in {one.path for one in store.listed()}
+
+
+@pytest.mark.parametrize("is_dropping", [False, True])
+def test_a_prune_removes_what_is_left_over_while_it_knows_the_reigns(
+    store: PayloadStore, options: PayloadOptions, home: Path, *, is_dropping: bool
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    left = PayloadAddress.of(b"left over", owner_of(0, "driver-0"))
+    other = PayloadAddress.of(b"x", owner_of(0, "another-driver"))
+    for one, data in ((left, b"left over"), (other, b"x")):
+        store.put(one, data)
+    job.crash()
+    again, attempt, provider = driver(options, job.log, options=RuntimeOptions(snapshot_every=1))
+    again.trigger()
+    attempt.ack_checkpoint(1, states={"source": b"s" * BIG})
+    for n in range(30):
+        attempt.send("source", Down(n=n))
+    again.crash()
+    more = ("--payload-store", store.url, *(("--drop-payloads",) if is_dropping else ()))
+    done = run(again.log, "prune", "--yes", "--take-over", "--keep-checkpoints", "1", *more)
+
+    assert done.exit_code == Exit.DONE, done.output
+    assert again.log.start_offset() > 0
+    assert list((home / "archives" / "job").iterdir())
+    assert f"removed {2 if is_dropping else 1} payloads in {store.where}" in done.stderr
+    owners = [one.owner for one in store.listed()]
+    assert owners.count("0-driver-0") == (0 if is_dropping else 1)
+    assert left.path not in {one.path for one in store.listed()}
+    assert "0-another-driver" in owners
+    assert worth(again.log, store)["ADDRESSED"] == ["1-driver-1"]
+    assert payload_use(again.log, store).missing == ()
+
+
+def test_what_the_job_s_last_driver_kept_where_it_comes_from_stays_after_an_adoption(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    adopted = MemoryLog("adopted")
+    adopt(job.log, adopted, "job")
+    send(attempt, provider, "a")  # the copy does not have it
+    job.crash()
+    assert worth(adopted, store) == {"UNKNOWN": ["0-driver-0"]}
+
+    again, _, _ = driver(options, adopted)
+    end = again.log.high_watermark()
+    assert clean_former(adopted, store, epoch=2, end_offset=end) == 0
+    assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0"]}
 
 
 @pytest.mark.parametrize("is_stored", [False, True], ids=["damaged", "its payload lost"])
@@ -260,6 +326,52 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
     broken.store(to_unstored(replace(record, payload=payload[:-9] + b"x" * 9)))
     with pytest.raises(RecordError, match="what it addresses cannot be told"):
         payload_use(broken, store)
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+class Deleting(OneLog):
+    def delete(self, job_id: str) -> None:
+        assert job_id == self.job_id
+
+
+def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    copy, adopted = MemoryLog("copy"), MemoryLog("adopted")
+    copy_history(job.log, copy, "job")
+    adopt(job.log, adopted, "job")
+    again, attempt, provider = driver(options, adopted)
+    send(attempt, provider, "b")
+    again.crash()
+
+    def deleted(log: MemoryLog, *more: str) -> str:
+        arguments = ("delete", "job", "--yes", "--take-over", "--payload-store", store.url, *more)
+        result = CliRunner().invoke(main, arguments, obj=lambda _servers: Deleting(log))
+        assert result.exit_code == Exit.DONE, result.output
+        return result.stderr
+
+    assert "stay: it is a copy of topic" in deleted(copy)
+    assert "stay: --keep-payloads" in deleted(job.log, "--keep-payloads")
+    assert len(store.listed()) == 2
+    said = deleted(adopted)
+    assert "deleted 1 payloads" in said
+    assert "others of its large payloads stay: 1 of before it was adopted" in said
+    assert [one.owner for one in store.listed()] == ["0-driver-0"]
+    assert "deleted 1 payloads" in deleted(job.log)
+    assert not store.listed()
+
+
+def test_a_copy_is_known_by_the_snapshot_that_a_pruned_log_begins_with(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    log, copy = pruned(options), MemoryLog("copy")
+    copy_history(log, copy, "job")
+
+    assert payload_use(log, store).copy_of == ""
+    assert payload_use(copy, store).copy_of.startswith(f"topic {log.identity.topic_id} of cluster")
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

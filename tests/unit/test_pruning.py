@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import RecordError, RestoreError
+from coordlog.errors import AccessError, RecordError, RestoreError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
@@ -269,6 +269,22 @@ def test_a_snapshot_at_the_logs_start_that_is_damaged_is_refused_by_name() -> No
     assert "whether a driver of it lives cannot be told: it is damaged" in refused.stderr
 
 
+def test_where_that_one_alone_is_damaged_a_reader_of_the_whole_begins_with_a_newer_one() -> None:
+    job = worked()
+    headers = [one.header for one in job.log.records]
+    (*_, first, newest) = sorted({one.snapshot_offset for one in headers if one is not None})
+    log = damaged(job.log, first)
+    whole = rebuild(job.log, job.chain, projection_of(job.chain)).state
+    log.delete_below(first)
+    for is_whole in (False, True):
+        seen: list[StoredRecord] = []
+        made = rebuild(
+            log, job.chain, projection_of(job.chain), is_whole=is_whole, watch=seen.append
+        )
+        assert (made.started_at, made.state) == (newest, whole)
+        assert tuple(seen) == log.records[newest - first :]
+
+
 # a driver's answer
 
 
@@ -429,6 +445,36 @@ def test_it_asks_first_and_replaces_no_file(home: Path) -> None:
     assert refused.exit_code == Exit.USAGE
     assert mine.read_text() == "mine"
     assert log.start_offset() == 0
+
+
+def test_a_prune_that_was_cut_off_behind_its_archive_goes_on_with_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = worked().log, worked().log
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "delete_below", _refuse)
+        refused = run(log, "prune", "job", "--yes")
+    assert refused.exit_code == Exit.UNREACHABLE, refused.output
+    (archive,) = (home / "archives" / "job").iterdir()
+    written = archive.read_bytes()
+
+    # Of another log, and of this one where it was cut in two: neither is what goes.
+    for wrong, data in ((other, written), (log, written[: len(written) // 2])):
+        archive.write_bytes(data)
+        not_it = run(wrong, "prune", "job", "--yes")
+        assert not_it.exit_code == Exit.USAGE
+        assert "is there, and is not what goes now; nothing was" in not_it.stderr
+        assert wrong.start_offset() == 0
+    archive.write_bytes(written)
+    done = run(log, "prune", "job", "--yes")
+
+    assert done.exit_code == Exit.DONE, done.output
+    assert log.start_offset() > 0
+    assert archive.read_bytes() == written
+
+
+def _refuse(_offset: int) -> None:
+    raise AccessError("job.log", "the broker does not allow it", "ask for it")
 
 
 def test_a_log_without_a_snapshot_is_pruned_while_its_job_runs() -> None:
