@@ -41,6 +41,9 @@ __all__ = [
 _NO_EPOCH = 1 << 62
 """Above every other: what is not known to be older is not."""
 
+_ADOPTED = "adopted_topic_id"
+"""Of the reign that records an adoption: those before it were written to another log."""
+
 _ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
 
 
@@ -53,7 +56,7 @@ class FileUse(enum.Enum):
     IN_FORCE = "of the driver in force"
     """Addressed by nothing so far."""
     UNKNOWN = "of a reign that the log does not know"
-    """Of another log's, perhaps; so is what a reign kept that was written to the log that this one comes from."""
+    """Of another log's, perhaps; so is what a reign from before an adoption kept."""
     FOREIGN = "no payload"
     """Somebody else's file."""
 
@@ -78,7 +81,7 @@ class PayloadUse:
     copy_of: str = ""
     """The log that the reign in force was written to, where that is another one: this is a copy; else empty."""
     shared: frozenset[str] = frozenset()
-    """The folders of reigns that were written to another log, which may need what they kept."""
+    """The folders of reigns from before an adoption: the log that the job comes from may need what they kept."""
 
     def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
         """The files of that worth."""
@@ -217,12 +220,13 @@ class _Reading:
     def _know(self, record: Record, launch: Mapping[str, str]) -> None:
         """A reign. `launch`: what it says of itself."""
         self._in_force = record.epoch
-        self.copy_of = _elsewhere(launch, self._identity)
+        # What another job has kept, from whose checkpoint this one has begun, stands in that one's folder.
+        is_of_this_job = record.job_id == self._store.job_id
+        self.copy_of = _elsewhere(launch, self._identity) if is_of_this_job else ""
+        if _ADOPTED in launch:
+            self.shared.update(self.epochs)
         with suppress(ValueError):  # then it has kept nothing
-            owner = owner_of(record.epoch, record.driver_id)
-            self.epochs[owner] = record.epoch
-            if self.copy_of:
-                self.shared.add(owner)
+            self.epochs[owner_of(record.epoch, record.driver_id)] = record.epoch
 
     @cached_property
     def _is_over(self) -> bool:
@@ -275,7 +279,7 @@ def clean_former(
     listed = [one for one in store.listed() if is_payload(one) or is_draft(one)]
     if not any(_epoch_of(one) < epoch for one in listed):
         return 0
-    over, addressed, identity = set[str](), set[str](), log.identity
+    over, addressed = set[str](), set[str]()
     start = max(log.start_offset(), end_offset - CLEANED_RECORDS_MAX)
     for stored in log.read(start, end_offset):
         if is_over():
@@ -285,8 +289,9 @@ def clean_former(
         if header is not None and header.is_epoch_started and header.epoch < epoch:
             with suppress(RecordError, ValueError):
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-                if not _elsewhere(record.attributes, identity):
-                    over.add(owner_of(record.epoch, record.driver_id))
+                if _ADOPTED in record.attributes:
+                    over.clear()  # where the job comes from they may have gone on
+                over.add(owner_of(record.epoch, record.driver_id))
     left = [one for one in listed if one.owner in over and one.path not in addressed]
     return store.remove(itertools.takewhile(lambda _: not is_over(), left[:CLEANED_FILES_MAX]))
 

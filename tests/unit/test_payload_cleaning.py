@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coordlog.adopting import adopt, copy_history
+from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
@@ -362,6 +363,25 @@ def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
     assert [one.owner for one in store.listed()] == ["0-driver-0"]
     assert "deleted 1 payloads" in deleted(job.log)
     assert not store.listed()
+
+
+def test_a_job_that_has_begun_from_another_one_has_payloads_of_its_own(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, _ = driver(options)
+    job.trigger()
+    attempt.ack_checkpoint(1, states={"source": b"s" * BIG})
+    job.crash()
+    begun, half = MemoryLog("begun"), MemoryLog("half")
+    copy_history(job.log, half, "job")
+    beginning = find_beginning(job.log, "job", "1")
+    begin_from(job.log, begun, beginning, job_id="trial", payload_store=store)
+    trial = PayloadStore(store.url, "trial")
+
+    assert worth(begun, trial) == {"ADDRESSED": ["0-driver-0"]}
+    for log in (begun, half):
+        use = payload_use(log, trial)
+        assert (use.copy_of, use.shared) == ("", frozenset())
 
 
 def test_a_copy_is_known_by_the_snapshot_that_a_pruned_log_begins_with(
