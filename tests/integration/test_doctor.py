@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from coordlog.cli.exits import Exit
@@ -53,6 +54,15 @@ def test_a_real_broker_is_looked_at_and_a_setting_that_loses_history_is_told(
         finally:
             prefixed.delete()
             prefixed.close()
+
+        stranger = KafkaProducer(bootstrap_servers=servers, transactional_id="stranger")
+        stranger.init_transactions()
+        stranger.begin_transaction()
+        stranger.send("patient.log", key=b"stray", value=b"x")
+        stranger.commit_transaction()
+        stranger.close()
+        _, found = doctor()
+        assert found["job patient, size"]["grade"] == "note"
 
         topic = ConfigResource(
             ConfigResourceType.TOPIC,
