@@ -371,7 +371,7 @@ def test_the_rights_of_the_docs_are_enough_to_run_a_job_and_to_look_at_it(
     ruled: SecuredBroker,
 ) -> None:
     assert asked(ruled, "reader", "jobs").stdout == "job\n"
-    for command in ("history", "attempts", "verify"):
+    for command in ("history", "attempts", "verify", "doctor"):
         result = asked(ruled, "reader", command, "job")
         assert result.exit_code == Exit.DONE, result.output
         assert result.stdout
