@@ -108,6 +108,7 @@ class Pipeline:
         parallelism: int = SUBTASKS,
         again: bool = False,
         from_checkpoint: int | None = None,
+        checkpoint_interval_s: float = 0.05,
     ) -> JobDriver:
         """Start one driver."""
         self.sink.prepare(self.job_id)
@@ -126,7 +127,8 @@ class Pipeline:
                 from_checkpoint=from_checkpoint,
                 is_batch=self.is_batch,
                 runtime=RuntimeOptions(
-                    checkpoint_interval_s=None if self.is_batch else 0.05, snapshot_every=20
+                    checkpoint_interval_s=None if self.is_batch else checkpoint_interval_s,
+                    snapshot_every=20,
                 ),
                 restarts_max=restarts_max,
                 restart_backoff_s=0.01,

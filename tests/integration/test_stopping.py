@@ -125,7 +125,7 @@ def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_pa
     gate = Gate()
     gate.shuts_after = 30
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
-    driver = pipeline.begin()
+    driver = pipeline.begin(checkpoint_interval_s=600)  # only the stop asks for one
     assert gate.has_shut.wait(WAIT_S)
     began_s = time.monotonic()
     driver.stop(with_checkpoint=True, timeout_s=0.5, by="SIGINT")
@@ -143,7 +143,7 @@ def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
     gate = Gate()
     gate.shuts_after = 30
     pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
-    driver = pipeline.begin()
+    driver = pipeline.begin(checkpoint_interval_s=600)  # only the stop asks for one
     assert gate.has_shut.wait(WAIT_S)
     first = threading.Thread(
         target=lambda: driver.stop(with_checkpoint=True, timeout_s=WAIT_S, by="SIGINT")
