@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 
-_GOING_BACK: Final = "from_checkpoint"
-"""An attribute of `EPOCH_STARTED`."""
+GOING_BACK: Final = "from_checkpoint"
+"""The attribute of `EPOCH_STARTED` that says so."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ def branched(state: JobState, from_checkpoint: int | None) -> JobState:
 
 def going_back_to(from_checkpoint: int | None) -> dict[str, str]:
     """What an `EPOCH_STARTED` says of it: until the reset is there, the next driver must go back too."""
-    return {} if from_checkpoint is None else {_GOING_BACK: str(from_checkpoint)}
+    return {} if from_checkpoint is None else {GOING_BACK: str(from_checkpoint)}
 
 
 def check_branch(
@@ -113,7 +113,7 @@ def check_goes_on(job_id: str, state: JobState, chain: Chain) -> None:
         RestoreError: A sink writes where more has been committed than the branch has, as after a
             `--from-checkpoint` elsewhere; or the last driver did not come to go back, as it was to.
     """
-    wanted = state.launch.get(_GOING_BACK)
+    wanted = state.launch.get(GOING_BACK)
     if wanted is not None and state.phase is Phase.STARTING:
         raise RestoreError(
             job_id,

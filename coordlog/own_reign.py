@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
 
+from coordlog.branching import GOING_BACK
 from coordlog.errors import CommandError, PayloadLostError, RecordError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
@@ -18,7 +19,7 @@ from coordlog.log.port import Log, UnstoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import DecodedSnapshot, SnapshotUnusableError, state_of
-from coordlog.projections.state import JobState
+from coordlog.projections.state import JobState, Phase, sorted_items
 from coordlog.restore import Rebuild, check_identity
 from coordlog.runtime import to_unstored
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
@@ -190,7 +191,7 @@ def _epoch_started(
             timestamp_us=max(now_us, state.timestamp_us),
             job_id=job_id,
             attributes={
-                **_of_the_job(state.launch),
+                **_of_the_job(state),
                 "endpoint": "",
                 "host": socket.gethostname(),
                 "pid": str(os.getpid()),
@@ -204,9 +205,17 @@ def _epoch_started(
     )
 
 
-def _of_the_job(launch: Mapping[str, str]) -> dict[str, str]:
-    """What a reign has said of the job, without the move to another log that it may have recorded."""
-    return {name: launch[name] for name in sorted(launch) if not name.startswith("adopted_")}
+def _of_the_job(state: JobState) -> dict[str, str]:
+    """What the last reign has said of the job, without what only that one had to do, or has done.
+
+    That is a move to another log, and a going back to an older checkpoint, unless it is still owed.
+    """
+    is_owed = state.phase is Phase.STARTING
+    return {
+        name: said
+        for name, said in sorted_items(state.launch)
+        if not name.startswith("adopted_") and (name != GOING_BACK or is_owed)
+    }
 
 
 def _turn(

@@ -10,6 +10,7 @@ import pytest
 
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, RestoreError, SinkError
+from coordlog.own_reign import begin_reign, read_records
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.checkpoint_audit import CheckpointStatus
 from coordlog.projections.state import Phase
@@ -218,6 +219,21 @@ def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_bac
     assert again.runtime.state.last_checkpoint == 1
     again.crash()
     assert HandDrivenJob(writing("b"), log=cut).mode == "rollback"
+
+
+def test_a_commands_reign_owes_the_going_back_only_where_its_driver_did() -> None:
+    """It says of the job what the reign before said: a going back that has been done is none of that."""
+    old = checkpointed(writing("a"), 3, is_committing=True)
+    end = old.log.high_watermark()
+    job = back(old, 1, writing("b"))
+    job.crash()
+    cut = prefix_of(job.log, end + 1)
+    for log in (job.log, cut):
+        begin_reign(log, read_records(log), lambda _state: [], command="look")
+
+    assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 1
+    with pytest.raises(RestoreError, match="give --from-checkpoint 1 again"):
+        HandDrivenJob(writing("b"), log=cut)
 
 
 def test_elsewhere_is_where_the_job_has_never_been() -> None:
