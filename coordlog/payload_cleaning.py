@@ -26,7 +26,7 @@ from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, s
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE, address_in, addresses_among, owner_of, plain
+from coordlog.schemas.stored import STORE_ATTRIBUTE, addresses_among, opened, owner_of
 
 __all__ = [
     "FileUse",
@@ -214,8 +214,7 @@ class _Reading:
         return (one.path for one in addresses_among(state))
 
     def _open(self, data: bytes) -> bytes:
-        address = address_in(data)
-        return plain(data) if address is None else self._store.get(address)
+        return opened(data, self._store.get)
 
     def _know(self, record: Record, launch: Mapping[str, str]) -> None:
         """A reign. `launch`: what it says of itself."""

@@ -28,7 +28,7 @@ from coordlog.limits import (
 )
 from coordlog.log.payload_store import PayloadStore
 from coordlog.schemas.payload import open_inline
-from coordlog.schemas.stored import PayloadAddress, address_in, inline, owner_of, plain
+from coordlog.schemas.stored import PayloadAddress, inline, opened, owner_of
 
 __all__ = [
     "NO_STORE",
@@ -65,21 +65,24 @@ class PayloadOptions:
         is_own = payload_type is not None and payload_type.startswith(_OWN)
         return self.store is not None and size_bytes > self.limit_bytes and not is_own
 
-    def check_size(
-        self, what: str, payload_type: str | None, size_bytes: int, inline_max: int
-    ) -> None:
-        """Refuse what is too large for the place where it goes.
+    def held_inline(
+        self, what: str, payload_type: str | None, data: bytes, inline_max: int
+    ) -> bytes | None:
+        """What stands in a record that holds the payload itself; None where it goes to the store.
 
         Raises:
             TooLargeError: It is above `inline_max`, or what one file of the store may have.
         """
+        size_bytes = len(data)
         if self.is_kept(payload_type, size_bytes):
             if size_bytes > STORED_PAYLOAD_BYTES_MAX:
                 raise TooLargeError(what, size_bytes, STORED_PAYLOAD_BYTES_MAX)
-        elif size_bytes > inline_max:
+            return None
+        if size_bytes > inline_max:
             if self.store is None:
                 raise TooLargeError(what, size_bytes, inline_max, _NAME_A_STORE)
             raise TooLargeError(what, size_bytes, inline_max)
+        return inline(data)
 
 
 NO_STORE: Final = PayloadOptions()
@@ -121,10 +124,8 @@ class AttemptPayloads:
             TooLargeError: There is no place for it.
             PayloadStoreError: It cannot be stored.
         """
-        self._options.check_size(what, payload_type, len(data), inline_max)
-        if not self._options.is_kept(payload_type, len(data)):
-            return inline(data)
-        return self.store(data)
+        held = self._options.held_inline(what, payload_type, data, inline_max)
+        return self.store(data) if held is None else held
 
     @property
     def can_store(self) -> bool:
@@ -149,12 +150,8 @@ class AttemptPayloads:
             PayloadLostError: It is addressed, and missing or damaged.
             PayloadStoreError: The store cannot be read.
         """
-        address = address_in(data)
-        if address is None:
-            return plain(data)
-        return (
-            open_inline(data) if self._options.store is None else self._options.store.get(address)
-        )
+        store = self._options.store
+        return open_inline(data) if store is None else opened(data, store.get)
 
 
 class DriverPayloads:
@@ -212,9 +209,9 @@ class DriverPayloads:
         Raises:
             TooLargeError: There is no place for it.
         """
-        self._options.check_size(what, payload_type, len(data), inline_max)
-        if not self._options.is_kept(payload_type, len(data)):
-            return inline(data)
+        held = self._options.held_inline(what, payload_type, data, inline_max)
+        if held is not None:
+            return held
         address = PayloadAddress.of(data, self._owner)
         with self._lock:
             count, _ = self._held.get(address.path, (0, b""))
@@ -287,12 +284,12 @@ class DriverPayloads:
             PayloadStoreUnreachableError: The store did not answer in that time.
             PayloadStoreError: The store cannot be read.
         """
-        address = address_in(data)
-        if address is None:
-            return plain(data)
         store = self._options.store
         if store is None:
             return open_inline(data)
+        return opened(data, partial(self._fetch, store))
+
+    def _fetch(self, store: PayloadStore, address: PayloadAddress) -> bytes:
         with self._lock:
             held = self._held.get(address.path)
             at_hand = self._recent.get(address.path) if held is None else held[1]

@@ -8,7 +8,7 @@ from typing import Final
 from coordlog.errors import PayloadLostError
 from coordlog.schemas.payload import open_inline
 from coordlog.schemas.record import Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in, plain
+from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in, opened
 
 from .audit import AuditRecord
 from .state import JobState
@@ -62,15 +62,8 @@ class StoredCheck:
 
     def opener(self, state: JobState) -> Callable[[bytes], bytes]:
         """Gives what stands in a record, or is addressed there."""
-        said = _said(state)
-
-        def opened(data: bytes) -> bytes:
-            address = address_in(data)
-            if address is None:
-                return plain(data)
-            return (self._open_payload or no_store)(address, said)
-
-        return opened
+        said, open_payload = _said(state), self._open_payload or no_store
+        return lambda data: opened(data, lambda address: open_payload(address, said))
 
     def _open_once(self, address: PayloadAddress, state: JobState) -> None:
         if address.path not in self._seen:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ __all__ = [
     "content_length",
     "inline",
     "is_path",
+    "opened",
     "owner_of",
     "plain",
 ]
@@ -114,6 +115,16 @@ def address_in(data: bytes | None) -> PayloadAddress | None:
 def plain(data: bytes) -> bytes:
     """The payload that a record itself holds, without its mark; an address is left as it is."""
     return data.removeprefix(_INLINE)
+
+
+def opened(data: bytes, fetch: Callable[[PayloadAddress], bytes]) -> bytes:
+    """The payload that stands here, or that `fetch` gives for the address that does.
+
+    Raises:
+        ValueError: It begins like an address and is none. What `fetch` raises.
+    """
+    address = address_in(data)
+    return plain(data) if address is None else fetch(address)
 
 
 def content_length(data: bytes | None) -> int:
