@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import subprocess
 import uuid
@@ -15,6 +14,7 @@ from . import broker_limits as limits
 from .broker_state import HOST
 from .environment_errors import BrokerStartError
 from .java import find_java
+from .on_disk import sync_path
 
 __all__ = [
     "LOG_FILE",
@@ -161,11 +161,7 @@ def _bring_to_disk(folder: Path) -> None:
     the next seconds the others would be there, empty, and the broker would never start again.
     """
     for path in (*folder.rglob("*"), folder, folder.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(path)
 
 
 def cluster_id(folder: Path) -> str | None:

@@ -21,6 +21,7 @@ import fastavro
 
 from coordlog.errors import OutOfRangeError, SourceError, UsageError
 
+from .on_disk import sync_path
 from .port import Log, LogIdentity, LogWriter, StoredRecord
 
 __all__ = ["ExportedLog", "write_exported"]
@@ -301,5 +302,6 @@ def _put(
             hidden.replace(path)
         else:
             os.link(hidden, path)  # unlike a rename it never replaces
+        sync_path(path.parent)
     finally:
         hidden.unlink(missing_ok=True)

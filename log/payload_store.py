@@ -30,6 +30,8 @@ from coordlog.errors import (
 from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
 from coordlog.schemas.stored import PayloadAddress, is_path
 
+from .on_disk import make_folders, sync_path
+
 __all__ = [
     "KeptPayload",
     "PayloadStore",
@@ -286,7 +288,7 @@ class _LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         final = self._folder / path
-        _make_folders(final.parent)
+        make_folders(final.parent, mode=_PRIVATE)
         draft = final.with_name(f".{final.name[:16]}-{uuid4().hex[:16]}{_DRAFT}")
         try:
             with draft.open("xb") as out:
@@ -298,10 +300,10 @@ class _LocalFiles:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        _sync(final.parent)
+        sync_path(final.parent)
 
     def sync(self, path: str) -> None:
-        _sync((self._folder / path).parent)
+        sync_path((self._folder / path).parent)
 
     def files(self) -> Iterator[KeptPayload]:
         if not self._folder.is_dir():
@@ -415,22 +417,3 @@ def is_draft(one: KeptPayload) -> bool:
 def _local_path(url: str) -> str:
     path = url if "://" not in url else url.partition("://")[2]
     return str(Path(path).expanduser())
-
-
-def _make_folders(folder: Path) -> None:
-    """Make `folder` and what is missing above it, open to this user only, each name on disk."""
-    missing = [folder]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True, mode=_PRIVATE)
-        _sync(one.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Put the names in `folder` on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

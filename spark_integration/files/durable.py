@@ -13,15 +13,14 @@ from typing import Final
 from uuid import uuid4
 
 from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.log.on_disk import sync_path
 
 __all__ = [
     "checksum_of",
     "file_size",
-    "make_folders",
     "new_checksum",
     "refusal",
     "sink_errors",
-    "sync_folder",
     "write_once",
 ]
 
@@ -59,25 +58,6 @@ def sink_errors(where: Path, doing: str) -> Generator[None]:
         raise refusal(str(where), doing, error) from error
 
 
-def sync_folder(folder: Path) -> None:
-    """Put the names in `folder` on disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_folders(folder: Path) -> None:
-    """Make `folder` and what is missing above it, each name on disk."""
-    missing = [folder]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        sync_folder(one.parent)
-
-
 def write_once(path: Path, content: bytes) -> bool:
     """Give `path` this content, whole and on disk, unless it exists; whether this call did it."""
     for tries_left in reversed(range(_DRAFT_TRIES)):
@@ -101,7 +81,7 @@ def _write_once(path: Path, content: bytes) -> bool:
             os.link(draft, path)
         except FileExistsError:
             return False
-        sync_folder(path.parent)
+        sync_path(path.parent)
         return True
     finally:
         with suppress(FileNotFoundError):

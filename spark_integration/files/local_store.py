@@ -13,15 +13,9 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from coordlog.errors import SinkError
+from coordlog.log.on_disk import make_folders, sync_path
 
-from .durable import (
-    checksum_of,
-    file_size,
-    make_folders,
-    sink_errors,
-    sync_folder,
-    write_once,
-)
+from .durable import checksum_of, file_size, sink_errors, write_once
 from .names import (
     HIDDEN,
     STAGED_NAME,
@@ -136,7 +130,7 @@ class LocalStore:
                 _link(staged, final, one)
                 at(f"after link {one.final}")
             for folder in folders:
-                sync_folder(folder)
+                sync_path(folder)
             at("after fsync")
             for staged, _, one in names:
                 staged.unlink(missing_ok=True)
@@ -230,7 +224,7 @@ class LocalStore:
                 try:
                     os.link(staged, final)
                 except FileExistsError:
-                    sync_folder(self.root)
+                    sync_path(self.root)
                 else:
                     raise SinkError(
                         self.where,
@@ -257,7 +251,7 @@ class _LocalOutput:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-            sync_folder(self.path.parent)
+            sync_path(self.path.parent)
         self._is_open = False
 
     def discard(self) -> None:

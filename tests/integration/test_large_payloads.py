@@ -17,6 +17,7 @@ from coordlog.errors import PayloadStoreError, PayloadStoreUnreachableError
 from coordlog.log import payload_store
 from coordlog.log.appender import Patience
 from coordlog.log.memory import MemoryLog
+from coordlog.log.on_disk import sync_path
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, payload_use
 from coordlog.payloads import PayloadOptions
@@ -175,13 +176,13 @@ def test_a_full_disk_ends_the_driver_with_its_number_and_the_next_one_goes_on(
     log: MemoryLog, store: PayloadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_round(log, store)
-    real = payload_store._sync
+    real = sync_path
     before = log.high_watermark()
 
     def full(_folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(payload_store, "_sync", full)
+    monkeypatch.setattr(payload_store, "sync_path", full)
     driver = begun(log, store, Heard())
     with pytest.raises(PayloadStoreError, match=r"\[errno 28\] No space left on device; free some"):
         driver.wait(WAIT_S)
@@ -192,7 +193,7 @@ def test_a_full_disk_ends_the_driver_with_its_number_and_the_next_one_goes_on(
     ]
     assert Kind.EVENT_TO_SUBTASK not in sent, "what could not be stored is in no record"
 
-    monkeypatch.setattr(payload_store, "_sync", real)
+    monkeypatch.setattr(payload_store, "sync_path", real)
     third = one_round(log, store)
     assert third.restored == [MODEL + b"of the coordinator"]
 
@@ -205,7 +206,7 @@ def test_a_store_that_does_not_answer_for_the_log_s_own_time_ends_the_driver(
     def away(_folder: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(payload_store, "_sync", away)
+    monkeypatch.setattr(payload_store, "sync_path", away)
     driver = begun(log, store, Heard())
     with pytest.raises(PayloadStoreUnreachableError, match="see that it works and can be reached"):
         driver.wait(WAIT_S)
@@ -214,7 +215,7 @@ def test_a_store_that_does_not_answer_for_the_log_s_own_time_ends_the_driver(
 def test_a_store_that_comes_back_in_time_is_not_noticed(
     log: MemoryLog, store: PayloadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real: Callable[[Path], None] = payload_store._sync
+    real: Callable[[Path], None] = sync_path
     failures = iter([True] * 3)
 
     def shaky(folder: Path) -> None:
@@ -222,7 +223,7 @@ def test_a_store_that_comes_back_in_time_is_not_noticed(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(folder)
 
-    monkeypatch.setattr(payload_store, "_sync", shaky)
+    monkeypatch.setattr(payload_store, "sync_path", shaky)
     heard = one_round(log, store)
 
     assert [one.bulk for one in heard.reports] == [MODEL[::-1]]

@@ -226,7 +226,9 @@ def test_a_disk_that_is_full_is_said_at_once_and_leaves_no_draft(
     def full(_descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(payload_store, "_make_folders", lambda folder: folder.mkdir(parents=True))
+    monkeypatch.setattr(
+        payload_store, "make_folders", lambda folder, mode: folder.mkdir(mode, parents=True)
+    )
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(PayloadStoreError) as refused:
         store.put(MINE, DATA)
