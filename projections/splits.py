@@ -140,6 +140,11 @@ class ReaderState:
         """How many of its requests nothing answers yet."""
         return sum(1 for one in self.requests if one.answered is None)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether it has been told that there are no more splits, its live attempt or the restored one."""
+        return self.is_told_in_checkpoint or self.told_no_more is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsState:
@@ -519,7 +524,7 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
             attempt_number=None,
             requests=tuple(one for one in reader.requests if one.answered is None),
             told_no_more=None,
-            is_told_in_checkpoint=reader.is_told_in_checkpoint or reader.told_no_more is not None,
+            is_told_in_checkpoint=reader.is_told,
             given_back=(),
         )
         readers = readers.set(subtask, reset)
@@ -549,8 +554,8 @@ def _merged(one: ReaderState, other: ReaderState) -> ReaderState:
         is_completed=one.is_completed and other.is_completed,
         splits=(*one.splits, *other.splits),
         requests=tuple(requests),
-        told_no_more=one.told_no_more if other.told_no_more is None else other.told_no_more,
-        is_told_in_checkpoint=one.is_told_in_checkpoint or other.is_told_in_checkpoint,
+        # One that has not been told may still be owed what an attempt that was lost gave back.
+        is_told_in_checkpoint=one.is_told and other.is_told,
     )
 
 

@@ -235,7 +235,8 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         self._note()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the enumerator."""
+        """Tell the enumerator; refused where all subtasks have ended without some of the splits."""
+        self._check_all_read()
         self._started.notify_checkpoint_complete(checkpoint_id)
         self._note()
 
@@ -243,6 +244,21 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
         """Tell the enumerator."""
         self._started.notify_checkpoint_aborted(checkpoint_id)
         self._note()
+
+    def _check_all_read(self) -> None:
+        """A job that ends without some of its splits would look like one that has read them."""
+        state = self.state
+        subtasks = range(self.context.current_parallelism())
+        if not all(state.reader(one).is_completed for one in subtasks):
+            return
+        left = state.unassigned()
+        if left:
+            raise SourceError(
+                f"source {self.context.operator_id!r}",
+                f"all its subtasks have ended, and {len(left)} of {len(state.splits)} splits were "
+                f"given to none of them, the first {left[0]!r}",
+                "see that the enumerator says `signal_no_more_splits` only where nothing is left",
+            )
 
     @property
     def _started(self) -> SplitEnumerator:

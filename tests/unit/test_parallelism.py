@@ -196,3 +196,32 @@ def test_a_job_that_had_not_begun_begins_with_what_is_asked_for() -> None:
     job = HandDrivenJob(old.chain, log=old.log, parallelism=2)
 
     assert sorted(job.runtime.state.subtasks) == [0, 1]
+
+
+def test_a_subtask_is_told_of_no_more_at_once_only_if_all_that_it_inherits_from_were() -> None:
+    job = merging(HandDrivenJob(splits_chain(pull_of("a", "b", "c")), parallelism=2), 2)
+    first, second = job.register_all()
+    ask(first)
+    ask(second)
+    checkpoint(job, first, second)
+    second.finish_split("source", "b")
+    ask(second)
+    first.finish_split("source", "a")
+    ask(first)
+    assert told(job, first) == ["a", NO_MORE]
+    assert told(job, second) == ["b", "c"]
+    ack_all(first)
+    first.complete()
+    second.lose()
+    job.advance(60.0)
+    second = job.register(1)
+    checkpoint(job, second)
+    assert places(job) == {"a": "finished by 0", "b": "with 1", "c": "enumerator"}
+
+    job.crash()
+    job = merging(job, 1)
+    (only,) = job.register_all()
+    assert told(job, only) == [], "c is left: it is not the end"
+    only.finish_split("source", "b")
+    ask(only)
+    assert told(job, only) == ["c"]

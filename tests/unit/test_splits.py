@@ -596,3 +596,33 @@ def test_a_subtask_that_completes_without_its_splits_is_in_no_checkpoint_and_the
     assert job.history(Kind.CHECKPOINT_COMPLETED) == []
     assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
     assert told(job, job.register(0)) == ["a", "b", NO_MORE]
+
+
+class Hasty(Slowly):
+    """Says that there is no more while there is."""
+
+    def start(self) -> None:
+        self.context.record(SplitsDiscovered(splits=[split("a"), split("b")], is_complete=True))
+
+    def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
+        self.context.assign_splits({subtask: self.context.unassigned_splits(1)})
+        self.context.signal_no_more_splits(subtask)
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> None:
+    provider = SplitCoordinatorProvider("source", enumerator=Hasty)
+    job = HandDrivenJob(chain_of(provider), is_batch=is_batch)
+    (attempt,) = job.register_all()
+    ask(attempt)
+    assert told(job, attempt) == ["a", NO_MORE]
+    ack_all(attempt)
+    attempt.finish_split("source", "a")
+    attempt.complete()
+    if not is_batch:
+        job.trigger()
+    job.stage_ends()
+
+    (failed, *_) = job.history(Kind.GLOBAL_FAILURE)
+    assert "1 of 2 splits were given to none of them, the first 'b'" in str(failed.reason)
+    assert not job.history(Kind.JOB_FINISHED, Kind.COMMIT_INTENT)
