@@ -24,6 +24,7 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
+from coordlog.spark_integration.kafka.payloads import KafkaListing
 
 from .driver_asked import ask_driver, is_driver_alive
 from .logs import Logs, with_logs
@@ -56,6 +57,11 @@ class _Wanted:
 )
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
 @click.option(
+    "--rest-of-partition",
+    is_flag=True,
+    help="Where the split is a topic's partition: leave out all of it that is not read yet.",
+)
+@click.option(
     "--take-over",
     "is_take_over",
     is_flag=True,
@@ -69,6 +75,7 @@ def skip(
     split_id: str | None,
     sequence: int | None,
     reason: str,
+    rest_of_partition: bool,
     is_take_over: bool,
 ) -> None:
     """Skip a split, or an event, of JOB: the job goes on without it, and no restart brings it back.
@@ -88,6 +95,8 @@ def skip(
             _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)
         )
         made = read_job(log, job, _check_goes_on)
+        if split_id is not None and not rest_of_partition:
+            _check_is_no_partition(made.state, split_id)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
         elif is_driver_alive(job, made.state, is_take_over=is_take_over, refusal=SkipError):
@@ -127,6 +136,18 @@ def _find_split(log: Log, job: str, split_id: str) -> _Wanted:
         subtask=None,
         fact=SplitSkipped(split_id=split_id),
     )
+
+
+def _check_is_no_partition(state: JobState, split_id: str) -> None:
+    """A split of a topic is all that is still to be read of a partition, and perhaps what will come."""
+    if payload_type_of(KafkaListing).key in state.types:
+        raise SkipError(
+            state.job_id,
+            f"split {split_id!r} is a part of a topic: to skip it leaves out not one record, but "
+            "all of its partition that is not read yet, for ever where it has no end",
+            "let the transform pass over the records that it cannot handle: a job goes on with one "
+            "that has changed; or leave the partition out with --rest-of-partition",
+        )
 
 
 def _find_event(log: Log, job: str, sequence: int | None) -> _Wanted:

@@ -7,6 +7,7 @@ from coordlog.schemas.source_events import Split
 
 __all__ = [
     "UNBOUNDED",
+    "FirstKafkaReaderState",
     "KafkaEnumeratorState",
     "KafkaListing",
     "KafkaReaderState",
@@ -45,12 +46,22 @@ class KafkaSplitProgress(Payload):
     bytes_read: int
 
 
-@payload("coordlog.kafka_reader_state", version=1)
+@payload("coordlog.kafka_reader_state", version=2)
 class KafkaReaderState(Payload):
     """A reader's unfinished splits, in the order in which they were added."""
 
     parallelism: int
     """Of the job that these splits were dealt out in."""
+    splits: list[KafkaSplitProgress]
+    to_give_up: list[str]
+    """The ids of those that are not read on: the reader has yet to end them where they are."""
+
+
+@payload("coordlog.kafka_reader_state", version=1)
+class FirstKafkaReaderState(Payload):
+    """As histories of the first version have it."""
+
+    parallelism: int
     splits: list[KafkaSplitProgress]
 
 

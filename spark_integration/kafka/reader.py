@@ -34,13 +34,13 @@ from .payloads import (
     KafkaSplitsReturned,
 )
 from .rows import Received, RowFormat
+from .state_bytes import decode_state, encode_state
 
-__all__ = ["KafkaReader", "KafkaReaderOptions", "NothingFrom", "merge_reader_states"]
+__all__ = ["KafkaReader", "KafkaReaderOptions", "NothingFrom"]
 
 _log = logging.getLogger(__name__)
 
 _SPLIT = payload_type_of(KafkaSplit)
-_STATE = payload_type_of(KafkaReaderState)
 
 _LOOK_S: Final = 1.0
 """How often positions and topic ids are looked at while rows come."""
@@ -89,17 +89,6 @@ class _Arrived:
     """The position after them."""
 
 
-def merge_reader_states(states: Sequence[bytes]) -> bytes:
-    """The state of one reader that reads on where several readers were (clause E7)."""
-    restored = [cast("KafkaReaderState", _STATE.decode(one)) for one in states]
-    return _STATE.encode(
-        KafkaReaderState(
-            parallelism=max(one.parallelism for one in restored),
-            splits=[one for each in restored for one in each.splits],
-        )
-    )
-
-
 class KafkaReader(SourceReader):
     """Reads all of its partitions through one consumer, each from the first offset not yet given.
 
@@ -126,6 +115,8 @@ class KafkaReader(SourceReader):
         self._splits: dict[Partition, _Progress] = {}
         self._arrived: deque[_Arrived] = deque()
         self._to_return: deque[_Progress] = deque()
+        self._added: deque[_Progress] = deque()
+        """Of partitions of which an earlier split is yet to be given up."""
         self._context: OperatorContext | None = None
         self._parallelism = 0
         self._consumer: Consumer | None = None
@@ -145,21 +136,32 @@ class KafkaReader(SourceReader):
         self._answered_at = self._monotonic()
         if state is None:
             return
-        restored = cast("KafkaReaderState", _STATE.decode(state))
-        for one in restored.splits:
-            self._add(one.split, one.position, one.rows, one.bytes_read)
+        restored = decode_state(state)
+        owed = frozenset(restored.to_give_up)
+        for one in sorted(restored.splits, key=lambda one: one.split.split_id not in owed):
+            progress = self._progress(one.split, one.position, one.rows, one.bytes_read)
+            if one.split.split_id in owed:
+                self._to_return.append(progress)
+            self._add(progress)
         if restored.parallelism < context.parallelism:
-            endless = [p for p in self._splits.values() if p.split.end == UNBOUNDED]
+            endless = [
+                p
+                for p in self._splits.values()
+                if p.split.end == UNBOUNDED and p.split.split_id not in owed
+            ]
             kept = -(-len(endless) * restored.parallelism // context.parallelism)
             self._to_return.extend(endless[kept:])
 
     def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
         """Drop those that the restored state has."""
         skips = frozenset(split_ids)
-        dropped = [one for one in self._splits.values() if one.split.split_id in skips]
-        for one in dropped:
-            del self._splits[one.partition]
+        held = [*self._splits.values(), *self._added]
+        dropped = [one for one in held if one.split.split_id in skips]
+        self._splits, self._added = {}, deque()
         self._to_return = deque(one for one in self._to_return if one not in dropped)
+        for one in held:
+            if one not in dropped:
+                self._add(one)
         return [
             SkippedSplit(split_id=one.split.split_id, rows=one.rows, reason="it is skipped")
             for one in dropped
@@ -169,7 +171,7 @@ class KafkaReader(SourceReader):
         """Read these too, each an encoded KafkaSplit."""
         for one in splits:
             split = cast("KafkaSplit", _SPLIT.decode(one))
-            self._add(split, split.start, 0, 0)
+            self._add(self._progress(split, split.start, 0, 0))
 
     def notify_no_more_splits(self) -> None:
         """End once what is there has been read."""
@@ -186,19 +188,22 @@ class KafkaReader(SourceReader):
         return next(iter(self._splits.values())).split.split_id if self._splits else None
 
     def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """The next offset of each split: what has come and was not given yet is read again."""
-        return _STATE.encode(
+        """The next offset of each split: what has come and was not given yet is read again.
+
+        What is to be given up stays so: a reader that is restored from here gives it up again, at the
+        same offsets, since the others may have been given what is left of it.
+        """
+        splits = [
+            KafkaSplitProgress(
+                split=one.split, position=one.position, rows=one.rows, bytes_read=one.bytes_read
+            )
+            for one in (*self._splits.values(), *self._added)
+        ]
+        return encode_state(
             KafkaReaderState(
                 parallelism=self._parallelism,
-                splits=[
-                    KafkaSplitProgress(
-                        split=one.split,
-                        position=one.position,
-                        rows=one.rows,
-                        bytes_read=one.bytes_read,
-                    )
-                    for one in self._splits.values()
-                ],
+                splits=splits,
+                to_give_up=[one.split.split_id for one in self._to_return],
             )
         )
 
@@ -247,16 +252,22 @@ class KafkaReader(SourceReader):
 
     # Splits
 
-    def _add(self, split: KafkaSplit, position: int, rows: int, bytes_read: int) -> None:
-        progress = _Progress(
+    def _progress(self, split: KafkaSplit, position: int, rows: int, bytes_read: int) -> _Progress:
+        return _Progress(
             split=split,
             position=position,
             rows=rows,
             bytes_read=bytes_read,
             moved_at=self._monotonic(),
         )
-        assert progress.partition not in self._splits, "a partition is in one place at a time"
-        self._splits[progress.partition] = progress
+
+    def _add(self, progress: _Progress) -> None:
+        before = self._splits.get(progress.partition)
+        if before is None:
+            self._splits[progress.partition] = progress
+            return
+        assert before in self._to_return, "a partition is in one place at a time"
+        self._added.append(progress)
 
     def _active(self) -> list[_Progress]:
         """Those that are being read."""
@@ -266,6 +277,9 @@ class KafkaReader(SourceReader):
 
     def _finish(self, ended: _Progress) -> Poll:
         del self._splits[ended.partition]
+        added, self._added = self._added, deque()
+        for one in added:
+            self._add(one)
         self._current = ended.split
         finished = FinishedSplit(
             split_id=ended.split.split_id, rows=ended.rows, bytes_read=ended.bytes_read

@@ -21,8 +21,9 @@ from .cluster import Cluster, Isolation, Partition, Starting
 from .discovery import Discovery
 from .enumerator import KafkaEnumerator
 from .payloads import KafkaListing, KafkaSplitsReturned
-from .reader import KafkaReader, KafkaReaderOptions, merge_reader_states
+from .reader import KafkaReader, KafkaReaderOptions
 from .rows import Decode, RowFormat
+from .state_bytes import merge_reader_states
 
 __all__ = ["KafkaSource"]
 

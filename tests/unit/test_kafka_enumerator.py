@@ -6,8 +6,11 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from click.testing import CliRunner
 
 from coordlog.chain import Chain, SourceSpec
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
@@ -19,6 +22,7 @@ from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
 from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplitsReturned
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kafka_fakes import FakeCluster
+from one_log import OneLog
 from split_fakes import NO_MORE, IdleReader, ack_all, checkpoint, fail_globally, places, told
 
 INTERVAL_S = 10.0
@@ -335,6 +339,53 @@ def test_what_readers_give_up_goes_to_the_subtasks_that_have_least_and_once() ->
     }
     more.advance(INTERVAL_S + 1)
     assert len(places(more)) == 6, "a partition that was split anew is known"
+
+
+@pytest.mark.clause("D5")
+def test_what_is_left_of_a_split_is_dealt_once_where_its_reader_is_lost_behind_the_barrier() -> (
+    None
+):
+    cluster = cluster_of(9, 9)
+    job = HandDrivenJob(chain_on(cluster))
+    checkpoint(job, *job.register_all())
+    job.crash()
+    more = HandDrivenJob(chain_on(cluster), log=job.log, parallelism=2)
+    first, second = more.register_all()
+    checkpoint(more, first, second)
+    give_up(first, ("t", 1), 5)
+    assert told(more, second) == ["t/1@5.."]
+    first.lose()
+    again = more.register(0)
+    assert places(more)["t/1@0.."] == "with 0", "it is to give it up once more"
+    give_up(again, ("t", 1), 5)
+
+    assert places(more) == {
+        "t/0@0..": "with 0",
+        "t/1@0..": "finished by 0",
+        "t/1@5..": "with 1",
+    }
+    assert told(more, again) == []
+    assert told(more, second) == ["t/1@5.."]
+
+
+@pytest.mark.clause("J2")
+def test_a_partition_is_left_out_only_by_who_says_so() -> None:
+    job = HandDrivenJob(chain_on(cluster_of(9)))
+    job.register_all()
+    job.crash()
+    command = ("skip", "job", "--split", "t/0@0..", "--take-over")
+
+    refused = CliRunner().invoke(main, command, obj=lambda _servers: OneLog(job.log))
+    assert refused.exit_code == Exit.USAGE
+    assert "all of its partition that is not read yet" in refused.output
+    assert "or leave the partition out with --rest-of-partition" in refused.output
+
+    done = CliRunner().invoke(
+        main, (*command, "--rest-of-partition"), obj=lambda _servers: OneLog(job.log)
+    )
+    assert done.exit_code == 0, done.output
+    again = HandDrivenJob(job.chain, log=job.log)
+    assert places(again) == {"t/0@0..": "skipped"}
 
 
 def give_up(attempt: FakeAttempt, partition: Partition, position: int) -> None:

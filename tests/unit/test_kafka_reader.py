@@ -17,16 +17,14 @@ from coordlog.spark_integration.kafka.cluster import Cluster, Partition
 from coordlog.spark_integration.kafka.discovery import split_of
 from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
-    KafkaReaderState,
+    FirstKafkaReaderState,
     KafkaSplit,
+    KafkaSplitProgress,
     KafkaSplitsReturned,
 )
-from coordlog.spark_integration.kafka.reader import (
-    KafkaReader,
-    KafkaReaderOptions,
-    merge_reader_states,
-)
+from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOptions
 from coordlog.spark_integration.kafka.rows import RowFormat
+from coordlog.spark_integration.kafka.state_bytes import decode_state, merge_reader_states
 from coordlog.subtask import Poll, PollStatus
 from coordlog.testing.by_hand import FakeClock
 from kafka_fakes import FakeConsumer, records
@@ -96,8 +94,7 @@ class Reading:
         self.until(lambda: bool(self.said))
 
     def positions(self) -> dict[int, int]:
-        declared = payload_type_of(KafkaReaderState)
-        state = cast("KafkaReaderState", declared.decode(self.reader.snapshot_state(1)))
+        state = decode_state(self.reader.snapshot_state(1))
         return {one.split.partition: one.position for one in state.splits}
 
 
@@ -354,3 +351,62 @@ def test_with_more_subtasks_a_reader_gives_up_its_part_of_what_has_no_end() -> N
     assert (rest.start, rest.end, rest.topic_id) == (3, UNBOUNDED, "id-1")
     assert new.consumer.assigned[0] == {("t", 0): 0, ("t", 1): 0, ("t", 4): 0}
     assert new.positions() == {0: 0, 1: 0, 4: 0}
+
+
+@pytest.mark.clause("D5")
+@pytest.mark.clause("E7")
+@pytest.mark.parametrize("returned", [0, 1])
+def test_what_a_reader_was_to_give_up_at_a_barrier_is_given_up_by_the_one_that_begins_from_there(
+    returned: int,
+) -> None:
+    """Else it would read on what the others have been given: rows doubled."""
+    old = Reading(*(split(one) for one in range(4)), parallelism=2)
+    old.consumer.coming = [{("t", 3): records(0, 1, 2)}]
+    old.until_given()
+    lost = Reading(state=old.reader.snapshot_state(1), parallelism=4)
+    lost.until(lambda: len(lost.said) == returned)
+    state = lost.reader.snapshot_state(2)
+    lost.until(lambda: len(lost.said) == 2)
+
+    again = Reading(state=state, parallelism=4)
+    again.until_open()
+
+    assert again.said == lost.said[returned:]
+    assert again.context.sent == lost.context.sent[returned:]
+    assert again.consumer.assigned == [{("t", 0): 0, ("t", 1): 0}]
+
+
+@pytest.mark.clause("D5")
+def test_what_is_left_of_a_split_waits_until_its_reader_has_given_that_up() -> None:
+    old = Reading(split(0), split(1), parallelism=1)
+    old.consumer.coming = [{("t", 1): records(0, 1, 2)}]
+    old.until_given()
+    rest = split(1, start=3)
+    new = Reading(rest, state=old.reader.snapshot_state(1), parallelism=2)
+    state = new.reader.snapshot_state(2)
+    new.until_open()
+
+    assert new.said == [("t/1@0..", 3)]
+    assert new.consumer.assigned == [{("t", 0): 0, ("t", 1): 3}]
+    again = Reading(state=merge_reader_states([state]), parallelism=2)
+    again.until_open()
+    assert again.said == [("t/1@0..", 3)]
+    assert again.consumer.assigned == [{("t", 0): 0, ("t", 1): 3}]
+
+
+def test_a_state_of_the_first_version_is_read_and_a_later_one_is_refused_by_number() -> None:
+    first = FirstKafkaReaderState(
+        parallelism=2,
+        splits=[
+            KafkaSplitProgress(
+                split=cast("KafkaSplit", payload_type_of(KafkaSplit).decode(split(3).content)),
+                position=7,
+                rows=7,
+                bytes_read=70,
+            )
+        ],
+    )
+    reading = Reading(state=payload_type_of(FirstKafkaReaderState).encode(first), parallelism=2)
+    assert reading.positions() == {3: 7}
+    with pytest.raises(ValueError, match="version 9; this version reads up to 2"):
+        decode_state(b"\x00\x09")
