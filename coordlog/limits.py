@@ -93,6 +93,12 @@ CLOSE_TIMEOUT_S: Final = 10.0
 WORKER_COUNT: Final = 4
 """Threads for `call_async`, commits and `close`."""
 
+WORK_SLOW_S: Final = 600.0
+"""How often a work that has not returned is named in the logging."""
+
+WORK_TIMEOUT_S: Final = 3600.0
+"""How long one listing, commit or `call_async` may take before the driver ends."""
+
 # --- attempts --------------------------------------------------------------------------------------------------------
 LEASE_S: Final = 30.0
 """Silence after which either side takes the other for dead: longer than long native calls."""

@@ -14,18 +14,25 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from coordlog.errors import CoordlogError, LogError, UsageError
 from coordlog.kernel.inputs import RequestArrived
-from coordlog.limits import CALLBACK_TIMEOUT_S, CLOSE_TIMEOUT_S, LOG_LOOK_S, WORKER_COUNT
+from coordlog.limits import (
+    CALLBACK_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
+    LOG_LOOK_S,
+    WORK_SLOW_S,
+    WORK_TIMEOUT_S,
+    WORKER_COUNT,
+)
 from coordlog.log.appender import Appender
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import UpMessage
 from coordlog.payloads import HeldPayload
 from coordlog.requests import Requests
 from coordlog.runtime import Runtime
+from coordlog.worker_threads import WorkerThreads, WorkTimeoutError
 
 __all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
 
@@ -71,18 +78,22 @@ class Mailbox:
     """
 
     def __init__(
-        self, *, requests: Requests, callback_timeout_s: float = CALLBACK_TIMEOUT_S
+        self,
+        *,
+        requests: Requests,
+        callback_timeout_s: float = CALLBACK_TIMEOUT_S,
+        work_timeout_s: float = WORK_TIMEOUT_S,
     ) -> None:
         self.requests = requests
-        self._callback_timeout_s = callback_timeout_s
+        self._callback_timeout_s, self._work_timeout_s = callback_timeout_s, work_timeout_s
+        self._slow_s = WORK_SLOW_S
         self._condition = threading.Condition()
         self._control: deque[Callable[[], None]] = deque()
         self._inputs: deque[Callable[[], None]] = deque()
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
-        self._workers = ThreadPoolExecutor(WORKER_COUNT, thread_name_prefix="coordlog-worker")
+        self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
         self._threads: list[threading.Thread] = []
         self._done = threading.Event()
-        self._is_closing = False
         self._closers: list[threading.Thread] = []
         self.error: BaseException | None = None
         """What ended the driver, if it was not the job's end."""
@@ -92,11 +103,8 @@ class Mailbox:
     # --- Workers ------------------------------------------------------------------------------------------------------
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` on a worker."""
-        if not self._is_closing:
-            try:
-                self._workers.submit(_logged(work))
-            except RuntimeError:
-                _log.debug("work dropped: the driver ends")
+        if not self._workers.submit(_logged(work)):
+            _log.debug("work dropped: the driver ends")
 
     def run_closing(self, work: Callable[[], None]) -> None:
         """See `Workers`. On a thread of its own: what waits for a worker is cancelled at the driver's end."""
@@ -179,11 +187,10 @@ class Mailbox:
         for thread in self._threads[1:]:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_TIMEOUT_S)
-        self._is_closing = True
         until_s = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._closers:
             thread.join(max(0.0, until_s - time.monotonic()))
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.end()
         if self._appender is not None and not any(t.is_alive() for t in self._threads):
             self._appender.close()
 
@@ -266,6 +273,7 @@ class Mailbox:
         mailbox = self._threads[0]
         seen: tuple[int, float] | None = None
         while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
+            self._watch_workers()
             calling, number = runtime.host.calling, runtime.host.call_count
             if calling is None:
                 seen = None
@@ -278,6 +286,24 @@ class Mailbox:
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
                 return
+
+    def _watch_workers(self) -> None:
+        """Say what has not returned for long; end the driver where it has been too long."""
+        longest = self._workers.longest()
+        if longest is None or longest.since_s < self._slow_s:
+            self._slow_s = WORK_SLOW_S if longest is None else self._slow_s
+            return
+        if longest.since_s > self._work_timeout_s:
+            self.end(WorkTimeoutError(longest, self._work_timeout_s))
+            return
+        self._slow_s = longest.since_s + WORK_SLOW_S
+        _log.warning(
+            "a listing, a commit or a `call_async` has not returned for %.0f s; after %.0f s the "
+            "driver ends. It is at:\n%s",
+            longest.since_s,
+            self._work_timeout_s,
+            longest.stack,
+        )
 
 
 def _logged(work: Callable[[], None]) -> Callable[[], None]:

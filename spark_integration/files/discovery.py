@@ -267,8 +267,11 @@ class FileWatch:
         while True:
             # A look that follows a find waits too: two listings are to be an interval apart.
             due_s = self._listed_s + self._interval_s - self._clock()
-            if due_s > 0 and self._wait(due_s):
-                return SplitsDiscovered(splits=[], is_complete=False)
+            if due_s > 0:
+                # Not longer than a report: a work that takes for ever is taken for one that hangs.
+                is_closed = self._wait(min(due_s, WATCH_REPORT_S))
+                if is_closed or due_s > WATCH_REPORT_S:
+                    return SplitsDiscovered(splits=[], is_complete=False)
             settled = self._settled(files, skipped)
             if settled:
                 return SplitsDiscovered(

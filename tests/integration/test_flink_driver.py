@@ -6,19 +6,27 @@ import threading
 
 import pytest
 
+from coordlog.chain import Chain
+from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.errors import FencedError
 from coordlog.limits import WORKER_COUNT
 from coordlog.log.memory import MemoryLog
 from coordlog.mailbox import CallbackTimeoutError
+from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
+from coordlog.worker_threads import WorkTimeoutError
 from kernel_fakes import Noted, Noting, NotingProvider, chain_of
+from split_fakes import chain_of as splits_chain
 
 WAIT_S = 30.0
 
 
 def driver_of(provider: NotingProvider, log: MemoryLog) -> JobDriver:
-    chain = chain_of(provider)
+    return driver_on(chain_of(provider), log)
+
+
+def driver_on(chain: Chain, log: MemoryLog) -> JobDriver:
     return JobDriver(
         chain=chain,
         log=log,
@@ -138,3 +146,22 @@ def test_a_callback_that_does_not_return_ends_the_driver_with_its_stack() -> Non
     assert raised.value.callback == "start of operator 'source'"
     assert str(raised.value).startswith("start of operator 'source' has not returned within 0.1 s")
     assert "end.wait(WAIT_S)" in raised.value.stack
+
+
+def test_a_listing_that_does_not_return_ends_the_driver_with_its_stack() -> None:
+    """A file system that hangs: were it waited for, the job would idle for ever."""
+    end = threading.Event()
+
+    def hanging() -> SplitsDiscovered:
+        end.wait(WAIT_S)
+        return SplitsDiscovered(splits=[], is_complete=True)
+
+    provider = SplitCoordinatorProvider("source", discover=hanging)
+    driver = driver_on(splits_chain(provider), MemoryLog("job"))
+    driver._mailbox._work_timeout_s = driver._mailbox._slow_s = 0.1
+    driver._mailbox._callback_timeout_s = 1.0
+    driver.start()
+    assert driver._mailbox.wait(WAIT_S)
+    end.set()
+    with pytest.raises(WorkTimeoutError, match=r"has not returned within 0\.1 s: see that what it"):
+        driver.wait(WAIT_S)

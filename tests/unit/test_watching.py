@@ -299,6 +299,25 @@ def watch_of(
     )
 
 
+def test_a_look_ends_in_time_where_listings_are_far_apart(tmp_path: Path) -> None:
+    clock = Clock()
+    source = FileSource(tmp_path, watch=True)
+    watch = FileWatch(
+        source._discovery,
+        interval_s=3600.0,
+        idle_timeout_s=None,
+        clock=lambda: clock.now_s,
+        wait=clock.wait,
+    )
+    write(tmp_path / "a.csv", "n\n1\n")
+    found: list[SplitsDiscovered] = []
+    while not (found and found[-1].splits):
+        before_s = clock.now_s
+        found.append(watch.look([]))
+        assert clock.now_s - before_s <= WATCH_REPORT_S
+    assert 3600 <= clock.now_s <= 3600 + WATCH_REPORT_S
+
+
 def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -1,0 +1,125 @@
+"""Threads for what may block, and how long each has been at it."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coordlog.errors import UsageError
+
+__all__ = ["LongWork", "WorkTimeoutError", "WorkerThreads"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongWork:
+    """A work that has not returned."""
+
+    thread: str
+    since_s: float
+    """Seconds that it has taken so far."""
+    stack: str
+    """Where it is."""
+
+
+class WorkTimeoutError(UsageError):
+    """What a worker was given did not return: a listing, a commit, a `call_async`."""
+
+    def __init__(self, work: LongWork, timeout_s: float) -> None:
+        super().__init__(work, timeout_s)
+        self.work, self.timeout_s = work, timeout_s
+
+    def __str__(self) -> str:
+        return (
+            f"a listing, a commit or a `call_async` on {self.work.thread} has not returned within "
+            f"{self.timeout_s:g} s: see that what it waits for answers, and run the job again; it goes "
+            f"on from its log. It is at:\n{self.work.stack}"
+        )
+
+
+class WorkerThreads:
+    """A fixed number of threads that take works in turn. Any thread.
+
+    Daemons, unlike those of `concurrent.futures`: a work that never returns (a file system that hangs)
+    must not keep the process from ending.
+
+    Args:
+        count: How many.
+        name: What their names begin with.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._since: dict[int, float] = {}
+        self._idle = 0
+        self._is_ended = False
+
+    def submit(self, work: Callable[[], None]) -> bool:
+        """Have `work`, which raises nothing, run some time soon; False where the threads end."""
+        with self._lock:
+            if self._is_ended:
+                return False
+            self._works.put(work)
+            if self._idle < self._works.qsize() and len(self._threads) < self._count:
+                thread = threading.Thread(
+                    target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+        return True
+
+    def longest(self) -> LongWork | None:
+        """The work that has been run for longest, if any runs."""
+        with self._lock:
+            running = [
+                (since, one) for one in self._threads if (since := self._at(one)) is not None
+            ]
+        if not running:
+            return None
+        since, thread = min(running, key=lambda one: one[0])
+        frame = sys._current_frames().get(thread.ident or -1)  # noqa: SLF001, the only way
+        return LongWork(
+            thread=thread.name,
+            since_s=time.monotonic() - since,
+            stack="".join(traceback.format_stack(frame)) if frame is not None else "",
+        )
+
+    def end(self) -> None:
+        """Begin no work any more; nobody waits for those that run."""
+        with self._lock:
+            self._is_ended = True
+            threads: Sequence[threading.Thread] = tuple(self._threads)
+        while True:
+            try:
+                self._works.get_nowait()
+            except queue.Empty:
+                break
+        for _ in threads:
+            self._works.put(None)
+
+    def _at(self, thread: threading.Thread) -> float | None:
+        return self._since.get(thread.ident or -1)
+
+    def _run(self) -> None:
+        own = threading.get_ident()
+        while True:
+            with self._lock:
+                self._idle += 1
+            work = self._works.get()
+            with self._lock:
+                self._idle -= 1
+                if work is None or self._is_ended:
+                    return
+                self._since[own] = time.monotonic()
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._since.pop(own, None)
