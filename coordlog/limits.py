@@ -25,7 +25,14 @@ APPEND_BACKOFF_MAX_S: Final = 2.0
 """The longest pause between two tries: a broker that is back is noticed within it."""
 
 PAYLOAD_OPEN_S: Final = 5.0
-"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks."""
+"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks.
+An attempt tries so long to read one, or to store one."""
+
+PAYLOAD_CALL_S: Final = 60.0
+"""One call to the payload store, after which it counts as unreachable: the largest payload at 5 MB a second."""
+
+PAYLOAD_LISTING_S: Final = 600.0
+"""One listing of a job's payloads: a million files of an object store, a thousand of which take a tenth of a second."""
 
 LOG_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""

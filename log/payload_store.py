@@ -11,7 +11,9 @@ import errno
 import hashlib
 import os
 import stat
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ from coordlog.errors import (
     PayloadStoreError,
     PayloadStoreUnreachableError,
 )
-from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
+from coordlog.limits import PAYLOAD_CALL_S, PAYLOAD_LISTING_S, STORED_PAYLOAD_BYTES_MAX
 from coordlog.schemas.stored import PayloadAddress, is_path
 
 from .on_disk import make_folders, sync_path
@@ -209,7 +211,7 @@ class PayloadStore:
             PayloadStoreError: The store cannot be read.
         """
         files = self._files()
-        found = self._do("listing it", lambda: tuple(files.files()))
+        found = self._do("listing it", lambda: tuple(files.files()), timeout_s=PAYLOAD_LISTING_S)
         return tuple(sorted(found, key=lambda one: one.path))
 
     def remove(self, kept: Iterable[KeptPayload]) -> int:
@@ -239,9 +241,33 @@ class PayloadStore:
     def _lost(self, address: PayloadAddress, problem: str, next_step: str) -> PayloadLostError:
         return PayloadLostError(address.path, address.length, self.where, problem, next_step)
 
-    def _do(self, doing: str, work: Callable[[], R]) -> R:
+    def _do(self, doing: str, work: Callable[[], R], *, timeout_s: float | None = None) -> R:
         with _told(self.where, doing):
-            return work()
+            return _answered(work, PAYLOAD_CALL_S if timeout_s is None else timeout_s)
+
+
+def _answered(work: Callable[[], R], timeout_s: float) -> R:
+    """What `work` gives, on a thread of its own: a mount whose server is gone, or a client without a bound, hangs.
+
+    One that hangs is left behind: what it does late is what a further try does.
+    """
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            made = work()
+        except BaseException as error:  # noqa: BLE001, raised where it is waited for
+            future.set_exception(error)
+        else:
+            future.set_result(made)
+
+    threading.Thread(target=run, name="coordlog-payload", daemon=True).start()
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        if future.done():
+            raise  # its own
+        raise TimeoutError(f"it has not answered within {timeout_s:g} s") from None
 
 
 @contextmanager
