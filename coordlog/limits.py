@@ -237,6 +237,9 @@ WATCH_INTERVAL_S: Final = 5.0
 LISTING_TIMEOUT_S: Final = 300.0
 """How long the listings of a source may fail one after the other before the job does: an object store's bad minutes."""
 
+LISTING_CALL_S: Final = 1800.0
+"""One listing of a source, after which the job fails: ten million files of an object store take half of it."""
+
 LISTING_BACKOFF_S: Final = 1.0
 """Pause before the second try of a listing that failed; doubles with each further one."""
 

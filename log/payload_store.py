@@ -11,9 +11,7 @@ import errno
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,7 @@ from coordlog.errors import (
 from coordlog.limits import PAYLOAD_CALL_S, PAYLOAD_LISTING_S, STORED_PAYLOAD_BYTES_MAX
 from coordlog.schemas.stored import PayloadAddress, is_path
 
+from .answering import answered
 from .on_disk import make_folders, sync_path
 
 __all__ = [
@@ -243,31 +242,7 @@ class PayloadStore:
 
     def _do(self, doing: str, work: Callable[[], R], *, timeout_s: float | None = None) -> R:
         with _told(self.where, doing):
-            return _answered(work, PAYLOAD_CALL_S if timeout_s is None else timeout_s)
-
-
-def _answered(work: Callable[[], R], timeout_s: float) -> R:
-    """What `work` gives, on a thread of its own: a mount whose server is gone, or a client without a bound, hangs.
-
-    One that hangs is left behind: what it does late is what a further try does.
-    """
-    future: Future[R] = Future()
-
-    def run() -> None:
-        try:
-            made = work()
-        except BaseException as error:  # noqa: BLE001, raised where it is waited for
-            future.set_exception(error)
-        else:
-            future.set_result(made)
-
-    threading.Thread(target=run, name="coordlog-payload", daemon=True).start()
-    try:
-        return future.result(timeout_s)
-    except TimeoutError:
-        if future.done():
-            raise  # its own
-        raise TimeoutError(f"it has not answered within {timeout_s:g} s") from None
+            return answered(work, PAYLOAD_CALL_S if timeout_s is None else timeout_s)
 
 
 @contextmanager
