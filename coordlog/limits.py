@@ -190,6 +190,9 @@ POISON_FAILURES: Final = 3
 SETTLE_ATTEMPTS_MAX: Final = 5
 """Tries of one commit before it fails the job."""
 
+SETTLE_CALL_S: Final = 3600.0
+"""One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
+
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
 """A history whose last record is further ahead of this machine's clock was written, or is read, under a wrong one."""
