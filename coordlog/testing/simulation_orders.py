@@ -167,6 +167,8 @@ def order_problems(counted: Iterable[Record], types: PayloadTypes) -> Iterator[s
                 taken = list(
                     cuts.get(-1 if record.checkpoint_id is None else record.checkpoint_id, ())
                 )
+            case _:
+                pass
         if record.turn_remaining == 0 and asked:
             yield f"the requests {sorted(asked)} have no answer in their turn"
             asked.clear()
