@@ -98,7 +98,7 @@ class Skipped:
 Place = WithEnumerator | Assigned | Finished | Skipped
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSplit:
     """A split that has been discovered."""
 
@@ -342,7 +342,7 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
         known = splits[name]
         assert isinstance(known.place, WithEnumerator), f"split {name!r} is assigned already"
         place = Assigned(subtask=subtask, sequence=sequence)
-        splits = splits.set(name, evolve(known, place=place))
+        splits = splits.set(name, replace(known, place=place))
         if known.ordinal >= fresh_from:
             passed_over = (*passed_over, *range(fresh_from, known.ordinal))
             fresh_from = known.ordinal + 1
@@ -409,7 +409,7 @@ def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsS
             return state
     return evolve(
         state,
-        splits=state.splits.set(value.split_id, evolve(known, place=place)),
+        splits=state.splits.set(value.split_id, replace(known, place=place)),
         passed_over=tuple(one for one in state.passed_over if one != known.ordinal),
     )
 
@@ -463,20 +463,20 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
                 kept.append(name)
                 continue
             if isinstance(place, Skipped):
-                splits = splits.set(name, evolve(known, place=Skipped()))
+                splits = splits.set(name, replace(known, place=Skipped()))
                 continue
             given_back.append(name)
-            splits = splits.set(name, evolve(known, place=WithEnumerator()))
+            splits = splits.set(name, replace(known, place=WithEnumerator()))
             continue
         kept.append(name)
         if isinstance(place, Finished) and place.last_barrier >= checkpoint_id:
             # Its end came after the barrier of n: the restored reader has it again.
             again = Assigned(subtask=subtask, sequence=place.sequence)
-            splits = splits.set(name, evolve(known, place=again))
+            splits = splits.set(name, replace(known, place=again))
         elif isinstance(place, Skipped) and not _is_over_before(place, checkpoint_id):
             # The restored reader has it, is told, and says how far it had come.
             unsaid = replace(place, last_barrier=None, rows=None)
-            splits = splits.set(name, evolve(known, place=unsaid))
+            splits = splits.set(name, replace(known, place=unsaid))
     reader = evolve(
         reader,
         attempt_number=None,
@@ -545,7 +545,7 @@ def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
         place = known_split.place
         if not isinstance(place, WithEnumerator) and place.subtask is not None:
             place = replace(place, subtask=place.subtask % parallelism)
-            splits = splits.set(name, evolve(known_split, place=place))
+            splits = splits.set(name, replace(known_split, place=place))
     return evolve(state, readers=readers, splits=splits, parallelism=parallelism)
 
 
