@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from coordlog.errors import CommandError, LogUnavailableError, RecordError, RestoreError
-from coordlog.limits import GROUP_BYTES_MAX, GROUP_RECORDS_MAX
+from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
+from coordlog.log.copying import groups, to_append
 from coordlog.log.port import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.own_reign import begin_reign, read_records
 from coordlog.projections.snapshots import moved_snapshot
@@ -21,7 +22,6 @@ from coordlog.schemas.record import Kind
 
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
 
-_WRITER_CLOSE_S = 2.0
 _PLACEHOLDER = UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)
 """Stands at offset 0, for a moment, before a history that begins with a `SNAPSHOT`."""
 
@@ -231,7 +231,7 @@ def copy_history(
             patience.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, patience.backoff_max_s)
         finally:
-            writer.close(timeout_s=_WRITER_CLOSE_S)
+            writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
     if is_pruned and target.start_offset() == 0:
         target.delete_below(1)
     return target.high_watermark() - is_pruned
@@ -250,8 +250,9 @@ def _moved(source: Log, *, is_pruned: bool) -> Iterator[UnstoredRecord]:
 
 def _at(stored: StoredRecord, here: int, places: dict[int, int]) -> UnstoredRecord:
     """One record at its new offset. `places`: the new offsets of what is pointed to."""
-    header_bytes, value = stored.header_bytes or b"", stored.value or b""
-    header = decode_header(header_bytes)
+    header_bytes: bytes | None = None
+    value: bytes | None = None
+    header = decode_header(stored.header_bytes)
     if header is not None:
         kind = _kind(stored)
         if kind in (Kind.SNAPSHOT, Kind.CHECKPOINT_COMPLETED):
@@ -261,20 +262,13 @@ def _at(stored: StoredRecord, here: int, places: dict[int, int]) -> UnstoredReco
             header_bytes = encode_header(header._replace(snapshot_offset=places.get(pointer, -1)))
         if kind is Kind.SNAPSHOT:
             value = _moved_value(stored, places)
-    return UnstoredRecord(
-        key=stored.key or b"",
-        value=value,
-        header=header_bytes,
-        timestamp_us=stored.timestamp_ms * 1000,
-    )
+    return to_append(stored, header=header_bytes, value=value)
 
 
-def _moved_value(stored: StoredRecord, places: dict[int, int]) -> bytes:
+def _moved_value(stored: StoredRecord, places: dict[int, int]) -> bytes | None:
     record = decode_record(stored.offset, stored.value, stored.header_bytes)
     payload = moved_snapshot(record, places)
-    return (
-        stored.value or b"" if payload is None else encode_record(replace(record, payload=payload))
-    )
+    return None if payload is None else encode_record(replace(record, payload=payload))
 
 
 def _kind(stored: StoredRecord) -> Kind | None:
@@ -299,9 +293,10 @@ def _compare(
 
 
 def _is_same(stored: StoredRecord, one: UnstoredRecord) -> bool:
-    there = (stored.key or b"", stored.value or b"", stored.header_bytes or b"")
-    here = (one.key, one.value, one.header)
-    return there == here and stored.timestamp_ms == one.timestamp_us // 1000
+    there = to_append(stored)
+    key, value, header = one.key, one.value, one.header
+    is_alike = (there.key, there.value, there.header) == (key, value, header)
+    return is_alike and stored.timestamp_ms == one.timestamp_us // 1000
 
 
 def _append(
@@ -312,19 +307,8 @@ def _append(
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     done = first
-    while group := _group(records):
+    for group in groups(records):
         offsets = writer.append(group, timeout_s=patience.append_timeout_s)
         done += len(group)
         if on_progress is not None:
             on_progress(done, max(offsets) + 1)
-
-
-def _group(records: Iterator[UnstoredRecord]) -> list[UnstoredRecord]:
-    group: list[UnstoredRecord] = []
-    size = 0
-    for one in records:
-        group.append(one)
-        size += one.size_bytes
-        if len(group) >= GROUP_RECORDS_MAX or size >= GROUP_BYTES_MAX // 2:
-            break
-    return group

@@ -168,7 +168,12 @@ class AttemptRunner:
         """`Complete` has been said."""
         self.is_released = False
         """The driver has answered that the task may end well."""
-        self._payloads = AttemptPayloads(payloads, accepted.epoch, accepted.driver_id)
+        self._payloads = AttemptPayloads(
+            payloads,
+            accepted.epoch,
+            accepted.driver_id,
+            is_over=lambda: self._is_over() is not None,
+        )
         chain = chain.opening(self._payloads.open)
         self._types = chain.payload_types
         self._outbox, self._is_over = outbox, is_over

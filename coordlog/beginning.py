@@ -7,20 +7,16 @@ is a job like any other, whose last checkpoint is that one. What the other job h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
-from coordlog.limits import (
-    APPEND_TIMEOUT_S,
-    GROUP_BYTES_MAX,
-    GROUP_RECORDS_MAX,
-    WRITER_CLOSE_TIMEOUT_S,
-)
+from coordlog.limits import APPEND_TIMEOUT_S, WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
+from coordlog.log.copying import groups, to_append
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import Log, UnstoredRecord
+from coordlog.log.port import Log
 from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.projections.audit import audit_records
 from coordlog.projections.state import JobState
@@ -159,7 +155,7 @@ def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None
     writer = log.writer()
     copied = 0
     try:
-        for group in _groups(other, end):
+        for group in groups(map(to_append, other.read(0, end))):
             offsets = writer.append(group, timeout_s=APPEND_TIMEOUT_S)
             for offset in offsets:
                 if offset != copied:
@@ -181,23 +177,3 @@ def _copy_payloads(other: Log, end: int, theirs: PayloadStore, job_id: str) -> N
                 there.discard(address.path)
                 with suppress(PayloadLostError):  # a restore that needs it refuses by its name
                     ours.put(address, theirs.get(address))
-
-
-def _groups(other: Log, end: int) -> Iterator[list[UnstoredRecord]]:
-    group: list[UnstoredRecord] = []
-    size = 0
-    for one in other.read(0, end):
-        record = UnstoredRecord(
-            key=one.key or b"",
-            value=one.value or b"",
-            header=one.header_bytes or b"",
-            timestamp_us=one.timestamp_ms * 1000,
-        )
-        is_full = len(group) == GROUP_RECORDS_MAX or size + record.size_bytes > GROUP_BYTES_MAX
-        if group and is_full:
-            yield group
-            group, size = [], 0
-        group.append(record)
-        size += record.size_bytes
-    if group:
-        yield group

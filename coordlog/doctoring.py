@@ -6,7 +6,8 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coordlog.log.kafka.examining import BrokerFacts, TopicFacts
+from coordlog.amounts import in_bytes
+from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, command_to_set, unfit_settings
 from coordlog.projections.pruning import PrunePlan
 
@@ -23,7 +24,6 @@ _RETENTION_LEFT = 0.5
 """Of the retention: less than that before it eats what a restore needs is a warning."""
 _PRUNE_SHARE = 0.5
 _PRUNE_BYTES = 64 * 1024 * 1024
-_THOUSAND = 1000
 _HOURS_SHOWN = 48.0
 """Above, days are shown."""
 _KAFKA_MIN = (2, 8)
@@ -86,19 +86,47 @@ class MachineFacts:
     home_free_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advice:
+    """What to run, so that it can be run as it is told."""
+
+    broker: BrokerFacts
+    where: str
+
+    def own(self, command: str) -> str:
+        """A command of coordlog's."""
+        return f"coordlog {command}{self.where}"
+
+    def setting(self, topic: TopicFacts, settings: Mapping[str, str]) -> str:
+        """A command of Kafka's that gives a topic these settings."""
+        command = command_to_set(self.broker.bootstrap_servers, topic.name, settings)
+        if self.broker.protocol == "PLAINTEXT":
+            return command
+        return (
+            f"{command} --command-config client.properties"
+            f" ; that file has security.protocol={self.broker.protocol} and what goes with it"
+        )
+
+
 def examine_all(
-    machine: MachineFacts, broker: BrokerFacts | None, jobs: tuple[JobFacts, ...]
+    machine: MachineFacts,
+    broker: BrokerFacts | None,
+    jobs: tuple[JobFacts, ...],
+    *,
+    where: str = "",
 ) -> tuple[Finding, ...]:
     """Every finding, in the order of what depends on what: the machine, the broker, each job.
 
-    The broker's topics are those of the jobs, in their order.
+    The broker's topics are those of the jobs, in their order. `where` stands behind each command of coordlog's that
+    is advised: options that say where the logs are, with a blank before them.
     """
     found = [*_machine(machine)]
     if broker is not None:
-        found += _broker(broker, jobs, machine)
+        advice = _Advice(broker=broker, where=where)
+        found += _broker(advice, jobs, machine)
         for job, topic in zip(jobs, broker.topics, strict=True):
-            found += [*_topic(job, topic, broker.bootstrap_servers)]
-            found += [*_job(job, topic, broker.bootstrap_servers, machine.now_us)]
+            found += [*_topic(job, topic, advice)]
+            found += [*_job(job, topic, advice, machine.now_us)]
     return tuple(found)
 
 
@@ -162,8 +190,9 @@ def _clock(one: MachineFacts) -> Finding:
 
 # --- the broker -------------------------------------------------------------------------------------------------------
 def _broker(
-    broker: BrokerFacts, jobs: tuple[JobFacts, ...], machine: MachineFacts
+    advice: _Advice, jobs: tuple[JobFacts, ...], machine: MachineFacts
 ) -> Iterator[Finding]:
+    broker = advice.broker
     for number, version in sorted(broker.versions.items()):
         is_old = bool(version) and _numbers(version)[:2] < _KAFKA_MIN
         yield Finding(
@@ -180,7 +209,7 @@ def _broker(
     ]
     rate = sum(one for one in rates if one is not None)
     for disk in broker.disks:
-        yield from _broker_disk(disk.broker, disk.folder, disk.total_bytes, disk.usable_bytes, rate)
+        yield from _broker_disk(disk, rate, advice)
         if disk.error_code:
             yield Finding(
                 grade=Grade.WRONG,
@@ -190,10 +219,9 @@ def _broker(
             )
 
 
-def _broker_disk(
-    broker: int, folder: str, total: int, usable: int, bytes_per_hour: float
-) -> Iterator[Finding]:
-    what = f"disk of broker {broker}, {folder}"
+def _broker_disk(disk: Disk, bytes_per_hour: float, advice: _Advice) -> Iterator[Finding]:
+    what = f"disk of broker {disk.broker}, {disk.folder}"
+    total, usable = disk.total_bytes, disk.usable_bytes
     if total <= 0:
         yield Finding(grade=Grade.NOTE, what=what, value="the broker is too old to tell its size")
         return
@@ -206,9 +234,9 @@ def _broker_disk(
         yield Finding(
             grade=Grade.WARNING if is_soon else Grade.NOTE,
             what=f"{what}, full in",
-            value=f"{days:,.0f} days, at {_size(bytes_per_hour * 24)} a day for those jobs looked at that write",
+            value=f"{days:,.0f} days, at {in_bytes(bytes_per_hour * 24)} a day for those jobs looked at that write",
             should_be=f"{_DAYS_LOW:.0f} days or more" if is_soon else "",
-            next_step="coordlog prune JOB, or a larger disk" if is_soon else "",
+            next_step=f"{advice.own('prune JOB')}, or a larger disk" if is_soon else "",
         )
 
 
@@ -218,14 +246,14 @@ def _disk(what: str, share: float, free: int, next_step: str) -> Finding:
     return Finding(
         grade=grade,
         what=what,
-        value=f"{_size(free)} free, {share:.0%}",
+        value=f"{in_bytes(free)} free, {share:.0%}",
         should_be="" if is_fine else f"{_DISK_LOW:.0%} or more",
         next_step="" if is_fine else next_step,
     )
 
 
 # --- a job ------------------------------------------------------------------------------------------------------------
-def _topic(job: JobFacts, topic: TopicFacts, servers: str) -> Iterator[Finding]:
+def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Finding]:
     name = f"topic {topic.name}"
     if topic.partition_count != 1:
         yield Finding(
@@ -244,7 +272,7 @@ def _topic(job: JobFacts, topic: TopicFacts, servers: str) -> Iterator[Finding]:
             what=f"{name}, {rule.setting}",
             value=f"{topic.settings[rule.setting]}: {rule.why}",
             should_be=rule.wanted,
-            next_step=command_to_set(servers, topic.name, {rule.setting: rule.wanted}),
+            next_step=advice.setting(topic, {rule.setting: rule.wanted}),
         )
     flush = topic.settings.get("flush.messages", "1")
     if topic.replication == 1 and flush != "1":
@@ -253,8 +281,7 @@ def _topic(job: JobFacts, topic: TopicFacts, servers: str) -> Iterator[Finding]:
             what=f"{name}, flush.messages",
             value=f"{flush}: with its one replica, a crash of the broker's machine can lose records "
             "that were acknowledged; so it is where its driver was given KafkaLog(..., fsync=False)",
-            next_step="where that is not meant: "
-            + command_to_set(servers, topic.name, {"flush.messages": "1"}),
+            next_step="where that is not meant: " + advice.setting(topic, {"flush.messages": "1"}),
         )
     elif not broken:
         yield Finding(
@@ -283,17 +310,17 @@ def _topic(job: JobFacts, topic: TopicFacts, servers: str) -> Iterator[Finding]:
         yield Finding(grade=Grade.WRONG, what=f"log of job {job.job_id}", value=job.problem)
 
 
-def _job(job: JobFacts, topic: TopicFacts, servers: str, now_us: int) -> Iterator[Finding]:
+def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iterator[Finding]:
     name = f"job {job.job_id}"
     rate = _per_hour(topic.size_bytes, job, now_us)
     pace = ""
     if rate is not None:
         hours = (now_us - job.began_us) / _HOUR_US
-        pace = f"; {_size(rate)} and {job.records / hours:,.0f} records an hour"
+        pace = f"; {in_bytes(rate)} and {job.records / hours:,.0f} records an hour"
     yield Finding(
         grade=Grade.NOTE,
         what=f"{name}, size",
-        value=f"{job.records:,} records, {_size(topic.size_bytes)}{pace}",
+        value=f"{job.records:,} records, {in_bytes(topic.size_bytes)}{pace}",
     )
     ahead_s = (job.last_us - now_us) / 1e6
     if ahead_s > _CLOCK_S:
@@ -308,7 +335,7 @@ def _job(job: JobFacts, topic: TopicFacts, servers: str, now_us: int) -> Iterato
     if plan is None:
         return
     if plan.record_count:
-        yield from _retention(name, topic, plan, servers, now_us)
+        yield from _retention(name, topic, plan, advice, now_us)
     freed, offset = (
         (0, 0)
         if plan.begins_with is None
@@ -319,15 +346,15 @@ def _job(job: JobFacts, topic: TopicFacts, servers: str, now_us: int) -> Iterato
     yield Finding(
         grade=Grade.NOTE,
         what=f"{name}, prune",
-        value=f"would free {_size(freed)} ({share:.0%}), all below offset {offset:,}"
+        value=f"would free {in_bytes(freed)} ({share:.0%}), all below offset {offset:,}"
         if plan.begins_with is not None
         else f"would free nothing: {plan.why_not}",
-        next_step=f"coordlog prune {job.job_id}" if is_much else "",
+        next_step=advice.own(f"prune {job.job_id}") if is_much else "",
     )
 
 
 def _retention(
-    name: str, topic: TopicFacts, plan: PrunePlan, servers: str, now_us: int
+    name: str, topic: TopicFacts, plan: PrunePlan, advice: _Advice, now_us: int
 ) -> Iterator[Finding]:
     newest = plan.newest
     needed_us = plan.began_us if newest is None else newest.timestamp_us
@@ -358,8 +385,8 @@ def _retention(
         should_be="" if is_fine else "-1, or much longer than from one snapshot to the next",
         next_step=""
         if is_fine
-        else f"{command_to_set(servers, topic.name, {'retention.ms': '-1'})}"
-        " ; then remove history with coordlog prune",
+        else f"{advice.setting(topic, {'retention.ms': '-1'})}"
+        f" ; then remove history with {advice.own('prune')}",
     )
 
 
@@ -381,14 +408,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < _THOUSAND:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= _THOUSAND
-    return f"{count:,.1f} TB"
 
 
 def _span(us: float) -> str:

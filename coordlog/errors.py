@@ -294,7 +294,8 @@ class OffsetGapError(LogError):
     def __str__(self) -> str:
         return (
             f"the log {self.log} gave offset {self.offset} where {self.expected_offset} was the "
-            "lowest possible: it has lost records that it had acknowledged; restore its data"
+            "lowest possible: it has lost records that it had acknowledged; restore its data from a "
+            "replica or a backup, or put an export on a new topic with `coordlog adopt`"
         )
 
 
@@ -309,7 +310,8 @@ class OutOfRangeError(LogError):
     def __str__(self) -> str:
         return (
             f"the log {self.log} holds offsets {self.start_offset} to {self.high_watermark} "
-            f"(exclusive), not {self.offset}: retention or a new topic has removed what is needed"
+            f"(exclusive), not {self.offset}: retention or a new topic has removed what is needed; put an "
+            "export that has it on a new topic with `coordlog adopt`, or use another job id"
         )
 
 
@@ -323,7 +325,7 @@ class AppendRefusedError(LogError):
     def __str__(self) -> str:
         return (
             f"the log {self.log} refuses records for good: {self.problem}; "
-            "nothing of them was acted on, and the log stays readable"
+            "nothing of them was acted on, and the log stays readable; mend that, then run the same command again"
         )
 
 
@@ -466,7 +468,10 @@ class RequestFailedError(RequestError):
         self.operator_id, self.reason = operator_id, reason
 
     def __str__(self) -> str:
-        return f"the request to operator {self.operator_id!r} has failed the job: {self.reason}"
+        return (
+            f"the request to operator {self.operator_id!r} has failed the job, and what it did does not hold: "
+            f"{self.reason}; mend its handler, then ask again"
+        )
 
 
 class CoordinatorRestartingError(RequestError):
@@ -492,7 +497,10 @@ class RequestUnansweredError(RequestError):
         self.operator_id, self.reason = operator_id, reason
 
     def __str__(self) -> str:
-        return f"the request to operator {self.operator_id!r} has no answer: {self.reason}"
+        return (
+            f"the request to operator {self.operator_id!r} has no answer: {self.reason}; where `coordlog history` "
+            "has its REQUEST it was handled, else ask again"
+        )
 
 
 class RequestRefusedError(RequestError):

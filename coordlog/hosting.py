@@ -506,7 +506,7 @@ class CoordinatorHost:
         if isinstance(slot.coordinator, EventSourcedCoordinator) and not slot.provider.projection:
             raise UsageError(
                 f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "
-                "`projection`: it would have no state"
+                f"`projection`, so that it would have no state: set {type(slot.provider).__name__}.projection"
             )
 
     def _make(self, call: Call, operator_id: str) -> None:
@@ -581,7 +581,8 @@ class CoordinatorHost:
         except RequestRefusedError as refused:
             if before != (self.turn.state.next_sequence, len(slot.handlers)):
                 raise UsageError(
-                    f"a request was refused after something was done for it: {refused.reason}"
+                    f"a request was refused after something was done for it: {refused.reason}; raise "
+                    "RequestRefusedError before anything is recorded, sent or scheduled"
                 ) from refused
             outcome = RequestOutcome.REFUSED
             self.turn.act(replace(answer, outcome=outcome, reason=refused.reason))

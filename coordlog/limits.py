@@ -25,7 +25,14 @@ APPEND_BACKOFF_MAX_S: Final = 2.0
 """The longest pause between two tries: a broker that is back is noticed within it."""
 
 PAYLOAD_OPEN_S: Final = 5.0
-"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks."""
+"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks.
+An attempt tries so long to read one, or to store one."""
+
+PAYLOAD_CALL_S: Final = 60.0
+"""One call to the payload store, after which it counts as unreachable: the largest payload at 5 MB a second."""
+
+PAYLOAD_LISTING_S: Final = 600.0
+"""One listing of a job's payloads: a million files of an object store, a thousand of which take a tenth of a second."""
 
 LOG_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a broker may take to answer a question (which topic, which settings, how far) before it counts as gone."""
@@ -189,6 +196,9 @@ POISON_FAILURES: Final = 3
 SETTLE_ATTEMPTS_MAX: Final = 5
 """Tries of one commit before it fails the job."""
 
+SETTLE_CALL_S: Final = 3600.0
+"""One try of a sink to settle an intent, after which it counts as failed: a thousand files of 5 GB, copied."""
+
 # --- driver and clients ----------------------------------------------------------------------------------------------
 CLOCK_AHEAD_S: Final = 60.0
 """A history whose last record is further ahead of this machine's clock was written, or is read, under a wrong one."""
@@ -235,6 +245,9 @@ WATCH_INTERVAL_S: Final = 5.0
 
 LISTING_TIMEOUT_S: Final = 300.0
 """How long the listings of a source may fail one after the other before the job does: an object store's bad minutes."""
+
+LISTING_CALL_S: Final = 1800.0
+"""One listing of a source, after which the job fails: ten million files of an object store take half of it."""
 
 LISTING_BACKOFF_S: Final = 1.0
 """Pause before the second try of a listing that failed; doubles with each further one."""

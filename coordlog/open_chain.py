@@ -206,11 +206,17 @@ class OpenChain:
         with self._calling(self._links[0], "poll", is_reading=True):
             poll = self._reader.poll()
             if poll.status is PollStatus.BATCH and poll.batch is None:
-                raise UsageError("`poll` said BATCH and gave none")
+                raise UsageError(
+                    "`poll` said BATCH and gave none: give its rows as `Poll(batch=...)`"
+                )
             if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
-                raise UsageError("`poll` said SPLIT_FINISHED and not which")
+                raise UsageError(
+                    "`poll` said SPLIT_FINISHED and not which: give it as `Poll(finished=...)`"
+                )
             if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
-                raise UsageError("`poll` said SPLIT_SKIPPED and not which")
+                raise UsageError(
+                    "`poll` said SPLIT_SKIPPED and not which: give it as `Poll(skipped=...)`"
+                )
         return poll
 
     def process(self, batch: pa.RecordBatch) -> None:

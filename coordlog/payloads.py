@@ -97,17 +97,55 @@ class HeldPayload:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """With a store that does not answer."""
+
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    def tried(
+        self, work: Callable[[], R], until_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> R:
+        """What `work` gives, as soon as the store answers; no further try begins after `until_s`."""
+        backoff_s = APPEND_BACKOFF_S
+        while True:
+            try:
+                return work()
+            except PayloadStoreUnreachableError as error:
+                if is_over() or self.clock() + backoff_s > until_s:
+                    raise
+                _log.warning("%s; tried again", error)
+            self.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, APPEND_BACKOFF_MAX_S)
+
+
 class AttemptPayloads:
     """What an attempt keeps and opens, on its own thread. What it keeps is durable at once.
+
+    A store that does not answer is asked again for `PAYLOAD_OPEN_S`, while the attempt is not over.
 
     Args:
         options: The job's.
         epoch: Of the reign that the attempt belongs to.
         driver_id: Its driver.
+        is_over: Whether nobody waits for this attempt any more.
+        clock: Seconds that never go back.
+        sleep: Waits so many seconds before a further try.
     """
 
-    def __init__(self, options: PayloadOptions, epoch: int, driver_id: str) -> None:
-        self._options = options
+    def __init__(
+        self,
+        options: PayloadOptions,
+        epoch: int,
+        driver_id: str,
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options, self._is_over = options, is_over
+        self._patience = _Patience(clock, sleep)
         self._owner = "" if options.store is None else owner_of(epoch, driver_id)
 
     def seal(
@@ -138,9 +176,10 @@ class AttemptPayloads:
         Raises:
             PayloadStoreError: It cannot be stored.
         """
-        assert self._options.store is not None, "`can_store` says so"
+        store = self._options.store
+        assert store is not None, "`can_store` says so"
         address = PayloadAddress.of(data, self._owner)
-        self._options.store.put(address, data)
+        self._tried(partial(store.put, address, data))
         return address.encode()
 
     def open(self, data: bytes) -> bytes:
@@ -151,7 +190,13 @@ class AttemptPayloads:
             PayloadStoreError: The store cannot be read.
         """
         store = self._options.store
-        return open_inline(data) if store is None else opened(data, store.get)
+        if store is None:
+            return open_inline(data)
+        return opened(data, lambda address: self._tried(partial(store.get, address)))
+
+    def _tried(self, work: Callable[[], R]) -> R:
+        until_s = self._patience.clock() + PAYLOAD_OPEN_S
+        return self._patience.tried(work, until_s, self._is_over)
 
 
 class DriverPayloads:
@@ -174,7 +219,7 @@ class DriverPayloads:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options, self._owner = options, ""
-        self._clock, self._sleep = clock, sleep
+        self._patience = _Patience(clock, sleep)
         self._lock = threading.Lock()
         self._made: list[HeldPayload] = []
         self._held: dict[str, tuple[int, bytes]] = {}
@@ -241,25 +286,10 @@ class DriverPayloads:
             PayloadStoreError: Not within `timeout_s`, or there is no use in trying again.
         """
         store = self._options.store
-        until_s = self._clock() + timeout_s
+        until_s = self._patience.clock() + timeout_s
         for one in held:
             assert store is not None, "else nothing is sealed"
-            self._tried(partial(store.put, one.address, one.data), until_s, is_over)
-
-    def _tried(
-        self, work: Callable[[], R], until_s: float, is_over: Callable[[], bool] = lambda: False
-    ) -> R:
-        """What `work` gives, as soon as the store answers; no further try begins after `until_s`."""
-        backoff_s = APPEND_BACKOFF_S
-        while True:
-            try:
-                return work()
-            except PayloadStoreUnreachableError as error:
-                if is_over() or self._clock() + backoff_s > until_s:
-                    raise
-                _log.warning("%s; tried again", error)
-            self._sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, APPEND_BACKOFF_MAX_S)
+            self._patience.tried(partial(store.put, one.address, one.data), until_s, is_over)
 
     def release(self, held: Sequence[HeldPayload]) -> None:
         """The records that address these count, and are released: they need not be held any more."""
@@ -294,7 +324,8 @@ class DriverPayloads:
             held = self._held.get(address.path)
             at_hand = self._recent.get(address.path) if held is None else held[1]
         if at_hand is None:
-            at_hand = self._tried(partial(store.get, address), self._clock() + PAYLOAD_OPEN_S)
+            until_s = self._patience.clock() + PAYLOAD_OPEN_S
+            at_hand = self._patience.tried(partial(store.get, address), until_s)
             with self._lock:
                 self._remember(address.path, at_hand)
         return at_hand

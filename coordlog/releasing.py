@@ -24,7 +24,7 @@ from coordlog.kernel.outputs import (
     StopAckTimer,
     TellAttempt,
 )
-from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.limits import PAYLOAD_BYTES_MAX, SETTLE_CALL_S
 from coordlog.messages import (
     Accepted,
     AlreadyFinished,
@@ -114,7 +114,8 @@ class Releasing:
         """Subtask and attempt number by connection: as of now, released or not."""
         self._connection_of: dict[tuple[int, int], int] = {}
         self._ack_timers: dict[int, int] = {}
-        self._settling: set[int] = set()
+        self._settling: dict[int, int] = {}
+        """By the sequence of an intent that a sink has in hand: the timer that gives this try up."""
 
     def connection_lost(self, connection_id: int) -> tuple[int, int] | None:
         """Forget a connection; the attempt that it was, if any."""
@@ -260,11 +261,14 @@ class Releasing:
         """Have the operator's sink settle an intent; one that is being settled is left alone."""
         if effect.sequence in self._settling:
             return
-        self._settling.add(effect.sequence)
+        timer = self._timers.call_later(
+            effect.delay_s + SETTLE_CALL_S, lambda: self._settled(_not_back(effect), timer)
+        )
+        self._settling[effect.sequence] = timer
 
         def run() -> None:
             settled = self._settled_by_sink(effect)
-            self._workers.post(lambda: self._settled(settled))
+            self._workers.post(lambda: self._settled(settled, timer))
 
         if effect.delay_s > 0:
             self._timers.call_later(effect.delay_s, lambda: self._workers.run(run))
@@ -302,9 +306,23 @@ class Releasing:
             )
         return sink.settle(self._types.decode(effect.payload_type, effect.payload))
 
-    def _settled(self, given: CommitSettled) -> None:
-        self._settling.discard(given.sequence)
+    def _settled(self, given: CommitSettled, timer: int) -> None:
+        """What became of a try; of one that was given up nothing is heard any more."""
+        if self._settling.get(given.sequence) != timer:
+            return
+        del self._settling[given.sequence]
+        self._timers.cancel(timer)
         self._runtime.handle(given)
+
+
+def _not_back(effect: Settle) -> CommitSettled:
+    """A try that hangs: what it does late has the effect of once, as `settle` is safe when two do it (clause H3)."""
+    return CommitSettled(
+        sequence=effect.sequence,
+        payload_type=None,
+        payload=None,
+        error=f"its sink has not come back within {SETTLE_CALL_S:g} s",
+    )
 
 
 def encoded_within_limit(types: PayloadTypes, value: Payload) -> tuple[str, bytes]:

@@ -69,6 +69,7 @@ from coordlog.limits import (
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
+from coordlog.projections.evolving import evolve
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.state import JobState, Phase, sorted_values
 from coordlog.schemas.payload import Payload
@@ -424,7 +425,7 @@ class Runtime:
         turn.after = self.state
         count = len(turn.records)
         turn.records = [
-            replace(record, turn_remaining=count - 1 - n) if count - 1 - n else record
+            evolve(record, turn_remaining=count - 1 - n) if count - 1 - n else record
             for n, record in enumerate(turn.records)
         ]
         newest = self._snapshots.offset

@@ -27,9 +27,10 @@ from coordlog.errors import (
     PayloadStoreError,
     PayloadStoreUnreachableError,
 )
-from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
+from coordlog.limits import PAYLOAD_CALL_S, PAYLOAD_LISTING_S, STORED_PAYLOAD_BYTES_MAX
 from coordlog.schemas.stored import PayloadAddress, is_path
 
+from .answering import answered
 from .on_disk import make_folders, sync_path
 
 __all__ = [
@@ -209,7 +210,7 @@ class PayloadStore:
             PayloadStoreError: The store cannot be read.
         """
         files = self._files()
-        found = self._do("listing it", lambda: tuple(files.files()))
+        found = self._do("listing it", lambda: tuple(files.files()), timeout_s=PAYLOAD_LISTING_S)
         return tuple(sorted(found, key=lambda one: one.path))
 
     def remove(self, kept: Iterable[KeptPayload]) -> int:
@@ -239,9 +240,9 @@ class PayloadStore:
     def _lost(self, address: PayloadAddress, problem: str, next_step: str) -> PayloadLostError:
         return PayloadLostError(address.path, address.length, self.where, problem, next_step)
 
-    def _do(self, doing: str, work: Callable[[], R]) -> R:
+    def _do(self, doing: str, work: Callable[[], R], *, timeout_s: float | None = None) -> R:
         with _told(self.where, doing):
-            return work()
+            return answered(work, PAYLOAD_CALL_S if timeout_s is None else timeout_s)
 
 
 @contextmanager

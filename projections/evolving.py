@@ -14,9 +14,9 @@ S = TypeVar("S")
 
 def evolve(state: S, **changes: object) -> S:
     """A copy of `state`, a frozen dataclass without slots, in which `changes` hold."""
+    before = state.__dict__
+    fields = before | changes
+    assert len(fields) == len(before), f"no such field: {changes.keys()}"
     made = object.__new__(type(state))
-    fields = made.__dict__
-    fields.update(state.__dict__)
-    fields.update(changes)
-    assert len(fields) == len(state.__dict__), f"no such field: {changes.keys()}"
+    object.__setattr__(made, "__dict__", fields)  # nobody else has the mapping: not copied
     return made

@@ -29,6 +29,7 @@ from coordlog.schemas.source_events import (
 )
 from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
+from .evolving import evolve
 from .operator_projection import OperatorProjection
 from .state_codec import DerivedCodec
 
@@ -117,7 +118,7 @@ class Request:
     """The sequence of the `AddSplits` or `NoMoreSplits` that answers it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderState:
     """What the source has to do with one subtask."""
 
@@ -146,7 +147,7 @@ class ReaderState:
         return self.is_told_in_checkpoint or self.told_no_more is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitsState:
     """All of it. Made by `SPLITS.apply`, and by nothing else."""
 
@@ -202,7 +203,7 @@ _NEW_READER = ReaderState()
 
 
 def _with_reader(state: SplitsState, subtask: int, reader: ReaderState) -> SplitsState:
-    return replace(state, readers=state.readers.set(subtask, reader))
+    return evolve(state, readers=state.readers.set(subtask, reader))
 
 
 def _required(value: int | None) -> int:
@@ -227,21 +228,21 @@ def _apply(state: SplitsState, record: Record, value: Payload | None) -> SplitsS
             return _finished(state, record, value)
         case Kind.COORDINATOR_CHECKPOINTED:
             cuts = state.cuts.set(_required(record.checkpoint_id), _required(record.sequence))
-            return replace(state, cuts=cuts)
+            return evolve(state, cuts=cuts)
         case Kind.CHECKPOINT_COMPLETED:
             return _completed(state, record)
         case Kind.CHECKPOINT_ABORTED:
             checkpoint_id = _required(record.checkpoint_id)
             if checkpoint_id not in state.cuts:
                 return state
-            return replace(state, cuts=state.cuts.delete(checkpoint_id))
+            return evolve(state, cuts=state.cuts.delete(checkpoint_id))
         case Kind.ATTEMPT_STARTED:
             reader = state.reader(_required(record.subtask))
-            started = replace(reader, attempt_number=record.attempt_number, given_back=())
+            started = evolve(reader, attempt_number=record.attempt_number, given_back=())
             return _with_reader(state, _required(record.subtask), started)
         case Kind.ATTEMPT_FAILED:
             reader = state.reader(_required(record.subtask))
-            over = replace(reader, attempt_number=None)
+            over = evolve(reader, attempt_number=None)
             return _with_reader(state, _required(record.subtask), over)
         case Kind.SUBTASK_RESET:
             return _subtask_reset(state, record)
@@ -265,7 +266,7 @@ def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
     if isinstance(value, SplitSkipped):
         return _skipped(state, record, value)
     if isinstance(value, EnumeratorState):
-        return replace(state, enumerator_state=value.content)
+        return evolve(state, enumerator_state=value.content)
     return state
 
 
@@ -278,7 +279,7 @@ def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
             place = Skipped() if one.split_id in state.skips else WithEnumerator()
             splits = splits.set(one.split_id, KnownSplit(ordinal=ordinal, split=one, place=place))
             by_ordinal = by_ordinal.set(ordinal, one.split_id)
-    return replace(
+    return evolve(
         state,
         splits=splits,
         by_ordinal=by_ordinal,
@@ -297,12 +298,12 @@ def _listing_started(state: SplitsState) -> SplitsState:
     splits, by_ordinal = state.splits, state.by_ordinal
     for ordinal in range(first, len(splits)):
         splits, by_ordinal = splits.delete(by_ordinal[ordinal]), by_ordinal.delete(ordinal)
-    return replace(state, splits=splits, by_ordinal=by_ordinal)
+    return evolve(state, splits=splits, by_ordinal=by_ordinal)
 
 
 def _opened_again(state: SplitsState, record: Record) -> SplitsState:
     """The job is opened again after its end: list anew; what is known stays where it is."""
-    return replace(
+    return evolve(
         state,
         is_discovery_complete=False,
         listed_before=len(state.splits),
@@ -323,7 +324,7 @@ def _requested(state: SplitsState, record: Record) -> SplitsState:
     request = Request(
         sequence=_required(record.sequence), last_barrier=_required(record.last_barrier)
     )
-    return _with_reader(state, subtask, replace(reader, requests=(*reader.requests, request)))
+    return _with_reader(state, subtask, evolve(reader, requests=(*reader.requests, request)))
 
 
 def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
@@ -331,7 +332,7 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
     reader = state.reader(subtask)
     if isinstance(value, NoMoreSplits):
         requests = _answered(reader.requests, sequence, len(reader.requests))
-        told = replace(reader, requests=requests, told_no_more=sequence)
+        told = evolve(reader, requests=requests, told_no_more=sequence)
         return _with_reader(state, subtask, told)
     if not isinstance(value, AddSplits):
         return state
@@ -347,13 +348,13 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
             fresh_from = known.ordinal + 1
         else:
             passed_over = tuple(one for one in passed_over if one != known.ordinal)
-    reader = replace(
+    reader = evolve(
         reader,
         splits=(*reader.splits, *names),
         requests=_answered(reader.requests, sequence, len(names)),
     )
     state = _with_reader(state, subtask, reader)
-    return replace(state, splits=splits, fresh_from=fresh_from, passed_over=passed_over)
+    return evolve(state, splits=splits, fresh_from=fresh_from, passed_over=passed_over)
 
 
 def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
@@ -382,12 +383,12 @@ def _finished(state: SplitsState, record: Record, value: Payload | None) -> Spli
         last_barrier=_required(record.last_barrier),
         is_kept=record.attributes.get("kept") == "true",
     )
-    return replace(state, splits=state.splits.set(split_id, replace(known, place=place)))
+    return evolve(state, splits=state.splits.set(split_id, replace(known, place=place)))
 
 
 def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsState:
     """Given when it is recorded, and again with each `RESET_TO_CHECKPOINT`; what was read stays read."""
-    state = replace(state, skips=state.skips.set(value.split_id, None))
+    state = evolve(state, skips=state.skips.set(value.split_id, None))
     known = state.splits.get(value.split_id)
     if known is None:
         return state
@@ -406,7 +407,7 @@ def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsS
             place = replace(place, last_barrier=record.last_barrier, rows=value.rows)
         case Skipped() | Finished():
             return state
-    return replace(
+    return evolve(
         state,
         splits=state.splits.set(value.split_id, replace(known, place=place)),
         passed_over=tuple(one for one in state.passed_over if one != known.ordinal),
@@ -419,7 +420,7 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
     cut = state.cuts.get(checkpoint_id, state.last_cut)
     readers = state.readers
     for subtask, reader in _in_order(readers):
-        changed = replace(
+        changed = evolve(
             reader,
             splits=tuple(
                 name
@@ -438,7 +439,7 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
     for older, _ in _in_order(cuts):
         if older <= checkpoint_id:
             cuts = cuts.delete(older)
-    return replace(state, readers=readers, cuts=cuts, last_cut=cut)
+    return evolve(state, readers=readers, cuts=cuts, last_cut=cut)
 
 
 def _is_over_before(place: Place, checkpoint_id: int) -> bool:
@@ -476,7 +477,7 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
             # The restored reader has it, is told, and says how far it had come.
             unsaid = replace(place, last_barrier=None, rows=None)
             splits = splits.set(name, replace(known, place=unsaid))
-    reader = replace(
+    reader = evolve(
         reader,
         attempt_number=None,
         splits=tuple(kept),
@@ -486,7 +487,7 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
     )
     state = _with_reader(state, subtask, reader)
     passed_over = sorted((*state.passed_over, *(splits[name].ordinal for name in given_back)))
-    return replace(state, splits=splits, passed_over=tuple(passed_over))
+    return evolve(state, splits=splits, passed_over=tuple(passed_over))
 
 
 def _asked_before(
@@ -503,7 +504,7 @@ def _asked_before(
 def _subtask_completed(state: SplitsState, record: Record) -> SplitsState:
     """A subtask that has completed is never reset by itself: nothing of it can go back."""
     subtask = _required(record.subtask)
-    over = replace(
+    over = evolve(
         state.reader(subtask), attempt_number=None, is_completed=True, splits=(), requests=()
     )
     return _with_reader(state, subtask, over)
@@ -513,13 +514,13 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
     """The state is that of the cut of n already: all attempts are gone, all assignments in n."""
     sequence = _required(record.sequence)
     if _required(record.checkpoint_id) == NO_CHECKPOINT:
-        return replace(state, last_cut=sequence)
+        return evolve(state, last_cut=sequence)
     parallelism = record.attributes.get("parallelism")
     if parallelism is not None:
         state = _rescaled(state, int(parallelism))
     readers = state.readers
     for subtask, reader in _in_order(readers):
-        reset = replace(
+        reset = evolve(
             reader,
             attempt_number=None,
             requests=tuple(one for one in reader.requests if one.answered is None),
@@ -528,7 +529,7 @@ def _reset_to_checkpoint(state: SplitsState, record: Record) -> SplitsState:
             given_back=(),
         )
         readers = readers.set(subtask, reset)
-    return replace(state, readers=readers, cuts=Map(), last_cut=sequence)
+    return evolve(state, readers=readers, cuts=Map(), last_cut=sequence)
 
 
 def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
@@ -545,7 +546,7 @@ def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
         if not isinstance(place, WithEnumerator) and place.subtask is not None:
             place = replace(place, subtask=place.subtask % parallelism)
             splits = splits.set(name, replace(known_split, place=place))
-    return replace(state, readers=readers, splits=splits, parallelism=parallelism)
+    return evolve(state, readers=readers, splits=splits, parallelism=parallelism)
 
 
 def _merged(one: ReaderState, other: ReaderState) -> ReaderState:

@@ -328,12 +328,17 @@ def _sealed(value: Any, guards: Mapping[str, Guard]) -> dict[str, Plain]:  # noq
     return made
 
 
+_FLAT: Final = frozenset({type(None), bool, int, float, str, bytes})
+
+
 def _plain(value: object) -> Plain:
+    if type(value) in _FLAT:
+        return typing.cast("Plain", value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     if isinstance(value, Mapping):
@@ -343,44 +348,74 @@ def _plain(value: object) -> Plain:
     return typing.cast("Plain", value)
 
 
+def _names(cls: type) -> tuple[str, ...]:
+    cached = _NAMES.get(cls)
+    if cached is None:
+        cached = _NAMES[cls] = tuple(one.name for one in dataclasses.fields(cls))
+    return cached
+
+
+_NAMES: Final[dict[type, tuple[str, ...]]] = {}
+
+
 def _fields_of(value: Payload) -> Mapping[str, Plain]:
     return typing.cast("dict[str, Plain]", _plain(value))
 
 
-def _hints(cls: type) -> dict[str, object]:
-    cached = _HINTS.get(cls)
+_Reading = Callable[[Any], Any]
+
+
+def _readings(cls: type) -> dict[str, _Reading | None]:
+    """By field, what makes its value of Avro's generic form; None where that is the value."""
+    cached = _READINGS.get(cls)
     if cached is None:
-        names = {f.name for f in dataclasses.fields(cls)}
-        cached = {k: v for k, v in typing.get_type_hints(cls).items() if k in names}
-        _HINTS[cls] = cached
+        hints, names = typing.get_type_hints(cls), _names(cls)
+        cached = {name: _reading(hint) for name, hint in hints.items() if name in names}
+        _READINGS[cls] = cached
     return cached
 
 
-_HINTS: Final[dict[type, dict[str, object]]] = {}
+_READINGS: Final[dict[type, dict[str, _Reading | None]]] = {}
 
 
 def _build(cls: type[Payload], value: Mapping[str, Plain]) -> Payload:
-    hints = _hints(cls)
-    return cls(**{name: _typed(hints[name], one) for name, one in value.items()})
+    readings = _readings(cls)
+    fields: dict[str, Any] = {}
+    for name, one in value.items():
+        reading = readings[name]
+        fields[name] = one if reading is None or one is None else reading(one)
+    return cls(**fields)
 
 
-def _typed(hint: Any, value: Plain) -> Any:  # noqa: ANN401, the type is the hint's
-    if value is None:
-        return None
+def _reading(hint: Any) -> _Reading | None:  # noqa: ANN401, whatever a field is annotated with
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         inner = [one for one in typing.get_args(hint) if one is not type(None)]
-        return _typed(inner[0], value) if len(inner) == 1 else value
-    if origin in (list, tuple) and isinstance(value, list):
-        (one, *_rest) = typing.get_args(hint)
-        items = [_typed(one, item) for item in value]
-        return tuple(items) if origin is tuple else items
-    if origin is dict and isinstance(value, dict):
-        (_, one) = typing.get_args(hint)
-        return {k: _typed(one, item) for k, item in value.items()}
+        return _reading(inner[0]) if len(inner) == 1 else None
+    if origin in (list, tuple):
+        return _reading_items(_reading(typing.get_args(hint)[0]), is_tuple=origin is tuple)
+    if origin is dict:
+        return _reading_values(_reading(typing.get_args(hint)[1]))
     if isinstance(hint, type):
-        if issubclass(hint, Payload) and isinstance(value, dict):
-            return _build(hint, value)
+        if issubclass(hint, Payload):
+            return lambda value: _build(hint, value) if isinstance(value, dict) else value
         if issubclass(hint, enum.Enum):
-            return hint(value)
-    return value
+            return hint
+    return None
+
+
+def _reading_items(reading: _Reading | None, *, is_tuple: bool) -> _Reading | None:
+    if reading is None:
+        return tuple if is_tuple else None
+
+    def items(value: list[Any]) -> Any:  # noqa: ANN401, a list or a tuple
+        made = [None if one is None else reading(one) for one in value]
+        return tuple(made) if is_tuple else made
+
+    return items
+
+
+def _reading_values(reading: _Reading | None) -> _Reading | None:
+    if reading is None:
+        return None
+    return lambda value: {k: None if v is None else reading(v) for k, v in value.items()}

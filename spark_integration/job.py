@@ -313,7 +313,7 @@ class Job:
 
     def _started(self) -> JobDriver:
         if self._driver is None:
-            raise UsageError(f"job {self.job_id} has not been started")
+            raise UsageError(f"job {self.job_id} has not been started: call `start` or `run` first")
         return self._driver
 
 

@@ -14,9 +14,10 @@ from coordlog.outside import Connections, Stage
 from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
-from .endpoint import Endpoint, probe_driver
+from .endpoint import Endpoint
+from .liveness import does_driver_live
 from .stage import SparkStage, check_slots, endpoint_host
-from .token import Token, find_token, forget_token, write_token
+from .token import Token, forget_token, write_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,10 +105,7 @@ class SparkSurroundings:
     def is_driver_alive(self, state: JobState) -> bool:
         """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
         endpoint = state.launch.get("endpoint")
-        token = find_token(self._job_id, endpoint=endpoint)
-        if not endpoint or token is None:
-            return False
-        return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
+        return bool(does_driver_live(self._job_id, endpoint=endpoint, driver_id=state.driver_id))
 
     def end(self) -> None:
         """See `Surroundings`."""

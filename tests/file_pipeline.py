@@ -86,6 +86,7 @@ class Pipeline:
         parallelism: int = SUBTASKS,
         again: bool = False,
         from_checkpoint: int | None = None,
+        is_take_over: bool = False,
     ) -> JobResult:
         """Run one driver to its end."""
         driver = self.begin(
@@ -94,6 +95,7 @@ class Pipeline:
             parallelism=parallelism,
             again=again,
             from_checkpoint=from_checkpoint,
+            is_take_over=is_take_over,
         )
         result = driver.wait(WAIT_S)
         assert result is not None, f"not over within {WAIT_S} s"
@@ -108,6 +110,7 @@ class Pipeline:
         parallelism: int = SUBTASKS,
         again: bool = False,
         from_checkpoint: int | None = None,
+        is_take_over: bool = False,
         checkpoint_interval_s: float = 0.05,
     ) -> JobDriver:
         """Start one driver."""
@@ -133,6 +136,7 @@ class Pipeline:
                 restarts_max=restarts_max,
                 restart_backoff_s=0.01,
                 is_again=again,
+                is_take_over=is_take_over,
             ),
             surroundings=surroundings,
             on_restored=self.restored.append,

@@ -28,7 +28,8 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.checkpoint_metadata import ReadMetadata
 
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
-from .driver_asked import ask_driver, is_driver_alive
+from .driver_asked import ask_driver
+from .living import Reign, driver_lives
 from .logs import Logs, with_logs
 from .reading import opened, records_of
 
@@ -126,7 +127,7 @@ def _change(
         made = read_job(log, job, lambda state: _check(state, asked))
         number, was_before = _wanted(made.state, asked)
         by = ""
-        if is_driver_alive(job, made.state, is_take_over=is_take_over, refusal=KeepError):
+        if driver_lives(job, Reign.of(made.state), is_take_over=is_take_over, refusal=KeepError):
             answer = ask_driver(
                 job, made.state, asked, KeepRecorded, refusal=KeepError, next_step=_NEXT
             )

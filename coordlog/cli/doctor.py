@@ -22,7 +22,7 @@ from coordlog.projections.pruning import plan_prune
 
 from .console import json_of, new_console, print_json
 from .exits import Exit
-from .logs import Logs, no_such_job, with_logs
+from .logs import Logs, no_such_job, options_given, with_logs
 
 __all__ = ["doctor"]
 
@@ -74,9 +74,9 @@ def doctor(logs: _Examined, *, job: str | None, as_json: bool) -> None:
     asked = there if job is None else (job,)
     broker = logs.examine(asked)
     machine = _machine(logs)
-    found = examine_all(
-        machine, broker, tuple(_job(logs, one, is_read=one == job) for one in asked)
-    )
+    where = options_given()
+    jobs = tuple(_job(logs, one, where, is_read=one == job) for one in asked)
+    found = examine_all(machine, broker, jobs, where=where)
     if as_json:
         for one in found:
             print_json(json_of(one))
@@ -133,7 +133,7 @@ def _version_of(name: str) -> str:
         return ""
 
 
-def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
+def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts:
     start = end = began = last = 0
     try:
         log = logs.open(job_id)
@@ -146,7 +146,7 @@ def _job(logs: _Examined, job_id: str, *, is_read: bool) -> JobFacts:
         if is_read:
             plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
     except RecordError as error:
-        problem = f"{error}; `coordlog verify {job_id}` tells all"
+        problem = f"{error}; `coordlog verify {job_id}{where}` tells all"
     finally:
         log.close()
     return JobFacts(

@@ -8,26 +8,7 @@ from coordlog.requests import Answer
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.client_requests import request_coordinator
 
-from .living import Reign, driver_lives
-
-__all__ = ["ask_driver", "is_driver_alive"]
-
-
-def is_driver_alive(
-    job: str, state: JobState, *, is_take_over: bool, refusal: type[CommandError]
-) -> bool:
-    """Whether a driver of the job answers, and proves itself.
-
-    Args:
-        job: The job.
-        state: What its log says.
-        is_take_over: Whether its place is to be taken, whoever lives.
-        refusal: What is raised.
-
-    Raises:
-        CommandError: Nobody here can tell: there is no token to ask with.
-    """
-    return driver_lives(job, Reign.of(state), is_take_over=is_take_over, refusal=refusal)
+__all__ = ["ask_driver"]
 
 
 def ask_driver(

@@ -21,9 +21,8 @@ from coordlog.projections.unfit import Applying
 from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
-from coordlog.spark_integration.endpoint import probe_driver
 from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.token import find_token
+from coordlog.spark_integration.liveness import does_driver_live
 
 from .ingest_options import IngestOptions, IngestParts
 from .logs import LogPlace
@@ -146,11 +145,8 @@ def _refuse_live_driver(job_id: str, state: JobState) -> None:
     Raises:
         DriverAliveError: It lives, and proves it.
     """
-    endpoint = state.launch.get("endpoint")
-    token = find_token(job_id, endpoint=endpoint)
-    if not endpoint or token is None:
-        return
-    if probe_driver(endpoint, job_id=job_id, driver_id=state.driver_id, token=token):
+    endpoint = state.launch.get("endpoint", "")
+    if does_driver_live(job_id, endpoint=endpoint, driver_id=state.driver_id):
         raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from coordlog.amounts import in_bytes
 from coordlog.limits import CLOCK_AHEAD_S
 from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.progress import JobEnd, Progress
@@ -20,7 +21,6 @@ __all__ = [
     "Surrounding",
     "already_finished",
     "checkpoint_text",
-    "in_bytes",
     "not_listed_line",
     "progress_line",
     "rates_text",
@@ -32,7 +32,6 @@ __all__ = [
 _WINDOW_S: Final = 15.0
 """Over how long a rate is taken: three checkpoints at the default interval."""
 
-_THOUSAND: Final = 1000
 _SKIPPED_SHOWN: Final = 10
 _SKIPPED_CHARS: Final = 300
 _PROBLEM_CHARS: Final = 300
@@ -90,15 +89,6 @@ class RateMeter:
             rows=max(0, rows - began_rows) / passed_s,
             read_bytes=max(0, progress.bytes_read - began_bytes) / passed_s,
         )
-
-
-def in_bytes(count: float) -> str:
-    """A number of bytes, for people: decimal units."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < _THOUSAND:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= _THOUSAND
-    return f"{count:.1f} TB"
 
 
 def rates_text(rates: Rates) -> str:

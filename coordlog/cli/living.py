@@ -10,8 +10,8 @@ from coordlog.projections.audit import audit_records
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.endpoint import probe_driver
-from coordlog.spark_integration.token import TOKEN_VARIABLE, find_token
+from coordlog.spark_integration.liveness import does_driver_live
+from coordlog.spark_integration.token import TOKEN_VARIABLE
 
 __all__ = ["Reign", "driver_lives", "refuse_live_driver", "reign_in"]
 
@@ -89,17 +89,16 @@ def driver_lives(
     Raises:
         CommandError: Nobody here can tell: there is no token to ask with.
     """
-    endpoint = reign.endpoint
-    token = find_token(job, endpoint=endpoint)
-    if not endpoint or is_take_over:
+    if is_take_over:
         return False
-    if token is not None:
-        return probe_driver(endpoint, job_id=job, driver_id=reign.driver_id, token=token)
+    lives = does_driver_live(job, endpoint=reign.endpoint, driver_id=reign.driver_id)
+    if lives is not None:
+        return lives
     if reign.is_over:
         return False
     raise refusal(
         job,
-        f"whether its driver at {endpoint} lives cannot be asked from here, without its token",
+        f"whether its driver at {reign.endpoint} lives cannot be asked from here, without its token",
         f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
         "--take-over",
     )

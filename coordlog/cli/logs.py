@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import click
+from click.core import ParameterSource
 
 from coordlog.errors import TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
@@ -32,6 +34,7 @@ __all__ = [
     "PrunableLogs",
     "find_logs",
     "no_such_job",
+    "options_given",
     "prefix_option",
     "security_of",
     "with_history",
@@ -281,6 +284,20 @@ def prefix_option(command: Callable[..., None]) -> Callable[..., None]:
         metavar="PREFIX",
         help="What the names of the logs' topics begin with: PREFIX, the job, `.log`.",
     )(command)
+
+
+def options_given() -> str:
+    """The options that say where logs are, as this command was given them: for another one that is advised.
+
+    What stands in a variable or a file holds for that one too.
+    """
+    given = click.get_current_context()
+    said = ""
+    for option in ("bootstrap_servers", "topic_prefix"):
+        value = given.params.get(option)
+        if value and given.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            said += f" --{option.replace('_', '-')} {shlex.quote(value)}"
+    return said
 
 
 def with_history(command: Callable[..., None]) -> Callable[..., None]:

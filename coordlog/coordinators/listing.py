@@ -9,9 +9,11 @@ from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import (
     LISTING_BACKOFF_MAX_S,
     LISTING_BACKOFF_S,
+    LISTING_CALL_S,
     LISTING_TIMEOUT_S,
     REASON_CHARS_MAX,
 )
+from coordlog.log.answering import NotAnsweredError, answered
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.schemas.source_facts import ListingFailed
@@ -115,8 +117,16 @@ class PatientListing:
         return not self._pages
 
     def _first_page(self, work: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
-        """On a worker; the other pages follow, a turn each."""
-        self._pages = listing_pages(work())
+        """On a worker; the other pages follow, a turn each. One that hangs is not tried again beside itself."""
+        try:
+            found = answered(lambda: listing_pages(work()), LISTING_CALL_S)
+        except NotAnsweredError as error:
+            raise SourceError(
+                f"source {self._context.operator_id!r}",
+                f"its listing has not come back within {LISTING_CALL_S:g} s",
+                "see that the place that it lists answers, then run the same command again",
+            ) from error
+        self._pages = found
         return self._pages.popleft()
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from coordlog.chain import Chain
 from coordlog.errors import OptionError
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
 
 from .by_hand import FakeClock, HandDrivenJob
 
@@ -74,17 +74,7 @@ def crash_sweep(
     for count in range(1, len(stored) + 1):
         for restore in modes:
             log = MemoryLog(first.log.identity.name)
-            log.store(
-                *(
-                    UnstoredRecord(
-                        key=one.key or b"",
-                        value=one.value or b"",
-                        header=one.header_bytes or b"",
-                        timestamp_us=one.timestamp_ms * 1000,
-                    )
-                    for one in stored[:count]
-                )
-            )
+            log.store(*map(to_append, stored[:count]))
             try:
                 job = HandDrivenJob(
                     make_chain(),

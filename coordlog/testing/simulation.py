@@ -11,16 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from coordlog.errors import CoordlogError, OptionError, RestoreError
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.splits import Assigned, Finished, SplitsState
 from coordlog.projections.state import JobState, Phase
 from coordlog.restore import Rebuild, projection_of
 from coordlog.schemas.counting import counted_turns
+from coordlog.schemas.record import Kind
 
 from .simulation_agenda import Agenda, Weather
+from .simulation_clients import Client, Counter
 from .simulation_driver import SimulatedDriver
-from .simulation_job import SOURCE, TALK, Book, Desk, JobSize, Published, chain_of
+from .simulation_job import SOURCE, Book, Desk, JobSize, Published, chain_of, lanes_of
 from .simulation_log import Key, SimulatedLog
+from .simulation_orders import TALK, TILL, order_problems
 
 __all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
 
@@ -66,6 +70,10 @@ class Outcome:
     """The last that completed."""
     from_snapshots: int
     """Drivers that were restored from a snapshot, and not from the log's start."""
+    heard: tuple[str, ...]
+    """What came of each request, client by client."""
+    rescaled: int
+    """Resets to a checkpoint of another parallelism."""
 
 
 def size_of(seed: int) -> JobSize:
@@ -80,6 +88,7 @@ def size_of(seed: int) -> JobSize:
         rows=chance.randint(1, 3),
         down=chance.randint(1, most) if is_talking else 0,
         up=chance.randint(1, most) if is_talking else 0,
+        orders=chance.choice((0, 0, 1, 2, 4)),
     )
 
 
@@ -91,6 +100,8 @@ _RATES: tuple[tuple[str, float], ...] = (
     ("task_kills", 0.03),
     ("twins", 0.02),
     ("stage_aborts", 0.01),
+    ("rescales", 1.5),
+    ("restores", 0.5),
     ("clock_jumps", 0.02),
     ("append_slow", 0.1),
     ("append_fails", 0.15),
@@ -107,7 +118,7 @@ def weather_of(seed: int) -> Weather:
     """The weather of this seed: some of the faults, each at a rate of its own."""
     chance = Random(f"weather {seed}")  # noqa: S311, it decides a simulation
     rates = {name: most * chance.random() for name, most in _RATES if chance.random() < 0.5}  # noqa: PLR2004
-    return replace(
+    weather = replace(
         Weather(),
         **rates,  # type: ignore[arg-type]
         faults_until=chance.choice((60, 120, 250)),
@@ -117,6 +128,14 @@ def weather_of(seed: int) -> Weather:
         ack_timeout_s=chance.choice((0.1, 0.4)),
         snapshot_every=chance.choice((None, 1, 5, 20, 60)),
     )
+    if weather.rescales and chance.random() < 0.5:  # noqa: PLR2004
+        # Drivers that die behind a checkpoint, which the next one's subtasks are restored from.
+        weather = replace(weather, kills=0.015, faults_until=300, interval_s=0.006)
+    return weather
+
+
+def _short_size_of(seed: int) -> JobSize:
+    return replace(_SHORT_SIZE, orders=1) if seed % 3 == 0 else _SHORT_SIZE
 
 
 class Simulation:
@@ -139,7 +158,7 @@ class Simulation:
         is_short: bool = False,
     ) -> None:
         self.seed, self.is_short = seed, is_short
-        self.size = size or (_SHORT_SIZE if is_short else size_of(seed))
+        self.size = size or (_short_size_of(seed) if is_short else size_of(seed))
         self.weather = weather or weather_of(seed)
         self._events_max = _SHORT_EVENTS if is_short else _STUCK_EVENTS
         self.chance = Random(seed)  # noqa: S311, it decides a simulation
@@ -154,7 +173,9 @@ class Simulation:
         )
         self.desk = Desk()
         self.chain = chain_of(self.size, self.book, lambda: self.desk)
-        self.parallelism, self.is_batch = self.size.parallelism, self.size.is_batch
+        self.payload_types, self.is_batch = self.chain.payload_types, self.size.is_batch
+        self.parallelism = self.size.parallelism
+        """Of the next driver."""
         self.drivers: list[SimulatedDriver] = []
         self.broken: list[str] = []
         self._task_count = 0
@@ -176,6 +197,8 @@ class Simulation:
             if rate > 0
         ]
         self._fault_rate = sum(rate for _, rate, _ in self._faults)
+        taker = TALK if self.size.talks else TILL
+        self.clients = [Client(self, number, taker) for number in range(self.size.orders)]
 
     # --- the run ------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
@@ -208,6 +231,11 @@ class Simulation:
             void_count=self.log.void_count,
             checkpoint=state.last_checkpoint,
             from_snapshots=sum(one.started_at is not None for one in self.drivers),
+            heard=tuple(one for client in self.clients for one in client.heard),
+            rescaled=sum(
+                one.kind is Kind.RESET_TO_CHECKPOINT and "parallelism_was" in one.attributes
+                for one in self.log.counted
+            ),
         )
 
     def _run(self) -> None:
@@ -234,12 +262,27 @@ class Simulation:
 
     def _start_driver(self) -> None:
         self._is_starting = False
-        driver = SimulatedDriver(self, len(self.drivers))
+        weather, chance, restore = self.weather, self.chance, None
+        if self.agenda.happens(weather.rescales):
+            self.parallelism = chance.choice((1, 2, 3))
+        if self.is_stormy and self.agenda.happens(weather.restores):
+            restore = chance.choice(("rollback", "resume"))
+        driver = SimulatedDriver(self, len(self.drivers), self.parallelism, restore)
         self.drivers.append(driver)
         driver.start()
 
-    def ended(self, driver: SimulatedDriver) -> None:
-        """See `DriverSurroundings`."""
+    def refused(self, driver: SimulatedDriver, error: CoordlogError, was: int) -> None:
+        """See `DriverSurroundings`. The next one takes the job as it is."""
+        is_allowed = isinstance(error, OptionError) and driver.restore == "resume"
+        if isinstance(error, RestoreError):
+            is_allowed = error.what == "parallelism" and driver.parallelism != was
+        self.book.look(is_allowed, f"{driver.driver_id} was refused: {error}")
+        self.parallelism = was
+
+    def a_counter(self) -> Counter | None:
+        """See `ClientSurroundings`."""
+        alive = self._alive()
+        return self.chance.choice(alive).counter if alive else None
 
     def next_task(self) -> int:
         """See `Surroundings`."""
@@ -298,7 +341,7 @@ class Simulation:
         clusters = [one.cluster for one in self._alive() if one.cluster.stage_run is not None]
         if clusters:
             cluster = self.chance.choice(clusters)
-            cluster.begin(cluster.stage_run, self.chance.randrange(self.parallelism))
+            cluster.begin(cluster.stage_run, self.chance.randrange(cluster.parallelism))
 
     def _abort_stage(self) -> None:
         clusters = [one.cluster for one in self._alive() if one.cluster.stage_run is not None]
@@ -384,6 +427,8 @@ class Simulation:
             fold.feed(stored)
         state = fold.state
         self._validate_counted()
+        for problem in order_problems(self.log.counted, self.payload_types):
+            self._fail(problem)
         if self.is_short and not self.log.is_finished:
             return state
         if state.phase is not Phase.FINISHED:
@@ -417,14 +462,18 @@ class Simulation:
             self._fail("what counts has changed afterwards")
 
     def _validate_talk(self, state: JobState) -> None:
+        lanes: list[tuple[int, list[int]]] = []
         for subtask, one in sorted(state.subtasks.items()):
             completion = one.completion
             if completion is None:
                 self._fail(f"subtask {subtask} has not completed")
                 continue
-            kept = [part.state for part in completion.states if part.operator_id == TALK]
-            if kept != [f"[{self.size.down}, {self.size.up}]".encode()]:
-                self._fail(f"the talking link of {subtask} ended with {kept}")
+            for part in completion.states:
+                if part.operator_id == TALK and part.state is not None:
+                    lanes += lanes_of(part.state).items()
+        whole = [self.size.down, self.size.up]
+        if sorted(lanes) != [(lane, whole) for lane in range(self.size.parallelism)]:
+            self._fail(f"the talking links ended with the lanes {sorted(lanes)}")
 
 
 def gateway_problem(state: JobState) -> str | None:

@@ -45,6 +45,10 @@ class Weather:
     """A second task is started for a subtask."""
     stage_aborts: float = 0.0
     """The stage ends with an error."""
+    rescales: float = 0.0
+    """Per start of a driver: it is to have another parallelism."""
+    restores: float = 0.0
+    """Per start of a driver: it is told how to restore, and not left to choose."""
     clock_jumps: float = 0.0
     """The clock of a driver's machine jumps, to and fro."""
     append_slow: float = 0.0
@@ -60,7 +64,7 @@ class Weather:
     sink_fails: float = 0.0
     """Per settling, before and after."""
     coordinator_fails: float = 0.0
-    """Per step of the talking coordinator: it raises."""
+    """Per step of a coordinator: it raises."""
     is_cut_late: float = 0.3
     """Per checkpoint: the coordinator cuts in a later callback."""
     wire_slow: float = 0.0

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from coordlog.errors import CoordlogError, OptionError, RestoreError
 from coordlog.kernel.building import KernelConfig
 from coordlog.log import protocol
 from coordlog.log.port import Log, UnstoredRecord
@@ -27,7 +28,7 @@ from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.record import Kind, Record
 
 from .simulation_agenda import Span
-from .simulation_log import SimulatedLog
+from .simulation_clients import ClientSurroundings, Counter
 from .simulation_tasks import Cluster, Surroundings
 
 __all__ = ["DriverSurroundings", "SimulatedDriver"]
@@ -36,28 +37,31 @@ _QUICK: Span = (0.0, 0.001)
 _CLOCK_0_S = 1_000_000.0
 
 
-class DriverSurroundings(Surroundings, Protocol):
+class DriverSurroundings(Surroundings, ClientSurroundings, Protocol):
     """What all drivers share."""
 
-    log: SimulatedLog
     is_batch: bool
 
     def append(self, driver: SimulatedDriver, records: Sequence[UnstoredRecord]) -> None:
         """Put records on their way; `stored` or `unheard` of the driver follows."""
         ...
 
-    def ended(self, driver: SimulatedDriver) -> None:
-        """The driver is over."""
+    def refused(self, driver: SimulatedDriver, error: CoordlogError, was: int) -> None:
+        """A driver may not go on from the log, whose job has parallelism `was`, as it was told to."""
         ...
 
 
 class SimulatedDriver:
     """One process life. Implements `Connections`' and the stage's listener, `Clock` and `Workers`."""
 
-    def __init__(self, around: DriverSurroundings, number: int) -> None:
+    def __init__(
+        self, around: DriverSurroundings, number: int, parallelism: int, restore: str | None = None
+    ) -> None:
         self.driver_id = f"driver-{number}"
         self.epoch = -1
+        self.parallelism, self.restore = parallelism, restore
         self.around = around
+        self.counter = Counter(around, epoch=lambda: self.epoch, do=self.do)
         self.cluster = Cluster(around, self)
         self.runtime: Runtime | None = None
         self.is_over = False
@@ -104,7 +108,7 @@ class SimulatedDriver:
         if not self.is_over:
             self.is_over, self.how = True, how
             self.cluster.die()
-            self.around.ended(self)
+            self.counter.end(is_killed=how == "killed")
 
     # --- restore and take-over ----------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -114,7 +118,8 @@ class SimulatedDriver:
         self._made = made
         self.started_at = made.started_at
         self._check_start(made)
-        self._check_fits(made)
+        if not self._fits(made):
+            return
         if made.state.phase is Phase.FINISHED:
             self.end("nothing to do")
             return
@@ -137,14 +142,23 @@ class SimulatedDriver:
             "than from the log's start",
         )
 
-    def _check_fits(self, made: Rebuild) -> None:
-        check_fits(
-            "job",
-            made.state,
-            self.around.chain,
-            parallelism=self.around.parallelism,
-            mode=self._mode,
-        )
+    def _fits(self, made: Rebuild) -> bool:
+        """Whether it may go on; if not, it is over, and has appended nothing but its `EPOCH_STARTED`."""
+        state = made.state
+        try:
+            check_fits(
+                "job",
+                state,
+                self.around.chain,
+                parallelism=self.parallelism,
+                mode=self._mode,
+                restore=self.restore,
+            )
+        except (RestoreError, OptionError) as error:
+            self.around.refused(self, error, len(state.subtasks))
+            self.end("refused")
+            return False
+        return True
 
     @property
     def _mode(self) -> str:
@@ -162,7 +176,7 @@ class SimulatedDriver:
             timestamp_us=max(self.now_us(), made.state.timestamp_us),
             job_id="job",
             attributes={
-                "parallelism": str(self.around.parallelism),
+                "parallelism": str(self.parallelism),
                 "mode": self._mode,
                 "operators": describe_operators(self.around.chain),
             },
@@ -177,9 +191,10 @@ class SimulatedDriver:
         assert made is not None, "it has read"
         assert self._log is not None, "it has taken over"
         made.catch_up(cast("Log", around.log), self._log.place.end_offset)
-        self._check_fits(made)
         assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
-        mode, given = first_input(made.state, around.chain)
+        if not self._fits(made):
+            return
+        mode, given = first_input(made.state, around.chain, restore=self.restore)
         if mode == "finished":
             self.end("nothing to do")
             return
@@ -215,8 +230,10 @@ class SimulatedDriver:
             newest_snapshot=made.newest_snapshot,
             checkpoint_offset=made.checkpoint_offset,
             on_released=self._released,
+            on_answer=self.counter.answered,
         )
         self.runtime = runtime
+        self.counter.begin(lambda given: self._turn(lambda: runtime.handle(given)))
         self._turn(lambda: runtime.begin(given))
         self._watch()
 
@@ -287,6 +304,8 @@ class SimulatedDriver:
             assert self._log is not None, "running"
             self._log = protocol.append_begun(self._log, group)
             self._act()
+        if self.counter.waiting and not runtime.unreleased_turns:
+            self.around.book.look(False, f"{self.driver_id} has forgotten a request")  # noqa: FBT003
         if runtime.outcome is not None:
             outcome = runtime.outcome
             self.around.book.look(outcome.is_finished, f"the job failed: {outcome.reasons}")

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: payloads are declared below.
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
@@ -22,6 +22,7 @@ from coordlog.coordinator import (
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.schemas.payload import Payload, event, payload
+from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
 from coordlog.subtask import (
     FinishedSplit,
@@ -33,22 +34,26 @@ from coordlog.subtask import (
     SourceReader,
 )
 
-__all__ = ["Book", "Desk", "JobSize", "Published", "chain_of"]
+from .simulation_orders import TALK, TILL, Order, Passing, Taken, TillProvider, place_of
 
-SOURCE, TALK, SINK = "source", "talk", "sink"
+__all__ = ["Book", "Desk", "JobSize", "Published", "chain_of", "lanes_of"]
+
+SOURCE, SINK = "source", "sink"
 
 
 @event("simulation.down", version=1)
 class Down(Payload):
-    """To a subtask: 0, then 1, and so on."""
+    """On a lane to the subtask that has it: 0, then 1, and so on."""
 
+    lane: int
     n: int
 
 
 @event("simulation.up", version=1)
 class Up(Payload):
-    """To the coordinator: 0, then 1, and so on."""
+    """On a lane to the coordinator: 0, then 1, and so on."""
 
+    lane: int
     n: int
 
 
@@ -65,14 +70,17 @@ class JobSize:
     """How much a job has to do."""
 
     parallelism: int = 2
+    """At the beginning; so many lanes there are, which subtasks take over from one another."""
     is_batch: bool = False
     splits: int = 3
     rows: int = 3
     """Of each split."""
     down: int = 3
-    """Numbers to each subtask."""
+    """Numbers down each lane."""
     up: int = 3
-    """Numbers from each subtask."""
+    """Numbers up each lane."""
+    orders: int = 0
+    """Of clients, each of another one."""
 
     @property
     def talks(self) -> bool:
@@ -98,9 +106,14 @@ class Book:
     sink_fails: float = 0.0
     """How often settling raises, before or after it has done its work."""
     coordinator_fails: float = 0.0
-    """How often a step of the talking coordinator raises."""
+    """How often a step of a coordinator raises."""
     is_cut_late: float = 0.0
     """How often a coordinator's part of a checkpoint comes in a later callback."""
+
+    def slip(self) -> None:
+        """A step of a coordinator: by chance it raises."""
+        if self.coordinator_fails and self.chance.random() < self.coordinator_fails:
+            raise ScriptedError("by chance")
 
     def look(self, is_so: bool, fault: str) -> None:  # noqa: FBT001, reads like an assertion
         """Note the fault unless it is so."""
@@ -118,38 +131,43 @@ class Desk:
 
 # --- the driver's side ------------------------------------------------------------------------------------------------
 class Talker(OperatorCoordinator):
-    """Sends numbers down and hears numbers; keeps its own counts, which are its checkpoint."""
+    """Sends numbers down and hears numbers, and takes orders; keeps its own books, which are its checkpoint."""
 
     def __init__(self, context: CoordinatorContext, provider: "TalkProvider") -> None:
         self.context, self.size, self.book = context, provider.size, provider.book
         self.gateways: dict[int, SubtaskGateway] = {}
         self.results: list[CheckpointResult] = []
-        self.sent = [0] * self.size.parallelism
-        self.heard = [0] * self.size.parallelism
+        lanes, now = self.size.parallelism, context.current_parallelism()
+        self.sent, self.heard = [0] * lanes, [0] * lanes
+        self.owner = [lane % now for lane in range(lanes)]
+        """Which subtask has a lane."""
+        self.taken: list[int] = []
 
     def reset_to_checkpoint(self, checkpoint_id: int, state: bytes | None) -> None:
-        """Go back to the counts of the cut."""
+        """Go back to the books of the cut; lanes of a subtask that there is no more are dealt in turn."""
         if state is not None:
-            self.sent, self.heard = json.loads(state)
+            self.sent, self.heard, owner, self.taken = json.loads(state)
+            now = self.context.current_parallelism()
+            self.owner = [one if one < now else one % now for one in owner]
 
     def start(self) -> None:
         """Begin to send."""
         self.context.schedule(0.004, self._tick)
 
     def _tick(self) -> None:
-        if self.book.coordinator_fails and self.book.chance.random() < self.book.coordinator_fails:
-            raise ScriptedError("by chance")
+        self.book.slip()
         for result in self.results:
             self._cut(result)
         self.results.clear()
-        for subtask in sorted(self.gateways):
-            if self.sent[subtask] < self.size.down:
-                self.gateways[subtask].send_event(Down(n=self.sent[subtask]))
-                self.sent[subtask] += 1
+        for lane, subtask in enumerate(self.owner):
+            if subtask in self.gateways and self.sent[lane] < self.size.down:
+                self.gateways[subtask].send_event(Down(lane=lane, n=self.sent[lane]))
+                self.sent[lane] += 1
         self.context.schedule(0.008, self._tick)
 
     def _cut(self, result: CheckpointResult) -> None:
-        result.complete(json.dumps([self.sent, self.heard]).encode())
+        books = [self.sent, self.heard, self.owner, self.taken]
+        result.complete(json.dumps(books).encode())
 
     def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
         """Cut now, or at the next step."""
@@ -163,13 +181,17 @@ class Talker(OperatorCoordinator):
         self.results = [one for one in self.results if one.checkpoint_id != checkpoint_id]
 
     def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """The next number, neither less nor more."""
+        """The next number of its lane, neither less nor more."""
         assert isinstance(event, Up)
-        heard = self.heard[subtask]
+        lane, heard = event.lane, self.heard[event.lane]
         self.book.look(
-            event.n == heard, f"the coordinator heard {event.n} of {subtask}, not {heard}"
+            event.n == heard, f"the coordinator heard {event.n} on lane {lane}, not {heard}"
         )
-        self.heard[subtask] = event.n + 1
+        self.book.look(
+            self.owner[lane] == subtask or self.context.is_redelivery,
+            f"lane {lane} is with {self.owner[lane]}, and {subtask} spoke on it",
+        )
+        self.heard[lane] = event.n + 1
 
     def execution_attempt_ready(
         self, subtask: int, attempt_number: int, gateway: SubtaskGateway
@@ -184,23 +206,37 @@ class Talker(OperatorCoordinator):
     def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
         """Undo what the failover loses."""
         lost = self.context.lost_events(subtask)
-        down = [one.n for one in lost.to_subtask if isinstance(one, Down)]
-        up = [one.n for one in lost.to_coordinator if isinstance(one, Up)]
-        sent, heard = self.sent[subtask] - len(down), self.heard[subtask] - len(up)
-        self.book.look(
-            down == list(range(sent, self.sent[subtask])), f"lost {down}, sent to {sent}"
-        )
-        self.book.look(
-            up == list(range(heard, self.heard[subtask])), f"lost {up}, heard to {heard}"
-        )
-        self.sent[subtask], self.heard[subtask] = sent, heard
+        down = [(one.lane, one.n) for one in lost.to_subtask if isinstance(one, Down)]
+        up = [(one.lane, one.n) for one in lost.to_coordinator if isinstance(one, Up)]
+        lanes = [lane for lane, owner in enumerate(self.owner) if owner == subtask]
+        self._undo(self.sent, down, lanes)
+        self._undo(self.heard, up, lanes)
+
+    def _undo(self, counts: list[int], lost: list[tuple[int, int]], lanes: list[int]) -> None:
+        for lane in lanes:
+            numbers = [n for one, n in lost if one == lane]
+            kept = counts[lane] - len(numbers)
+            expected = list(range(kept, counts[lane]))
+            self.book.look(numbers == expected, f"lost {numbers} of lane {lane}, not {expected}")
+            counts[lane] = kept
+        others = [one for one in lost if one[0] not in lanes]
+        self.book.look(not others, f"lost {others}, and has the lanes {lanes}")
+
+    def handle_coordination_request(self, request: Payload) -> Taken:
+        """Take an order; by chance fail behind that."""
+        place, is_new = place_of(request, self.taken)
+        assert isinstance(request, Order)
+        if is_new:
+            self.taken.append(request.number)
+        self.book.slip()
+        return Taken(number=request.number, place=place)
 
 
 class TalkProvider(CoordinatorProvider):
     """Makes Talkers."""
 
     operator_id = TALK
-    payload_types: tuple[type[Payload], ...] = (Down, Up)
+    payload_types: tuple[type[Payload], ...] = (Down, Up, Order, Taken)
 
     def __init__(self, size: JobSize, book: Book) -> None:
         self.size, self.book = size, book
@@ -304,51 +340,74 @@ class Reader(SourceReader):
 
 
 class TalkingLink(Operator):
-    """Hears numbers and sends numbers; passes rows on."""
+    """Hears numbers and sends numbers on its lanes; passes rows on."""
 
     def __init__(self, size: JobSize, book: Book, desk: Desk) -> None:
         self.size, self.book = size, book
         desk.talk = self
-        self.got = self.told = 0
+        self.lanes: dict[int, list[int]] = {}
+        """Of each, how many numbers it has got and told."""
         self.context: OperatorContext | None = None
 
     def open(self, context: OperatorContext, state: bytes | None) -> None:
-        """Go on where the checkpoint was."""
+        """Go on where the checkpoint was; at the beginning the lanes are dealt in turn."""
         self.context = context
         if state is not None:
-            self.got, self.told = json.loads(state)
+            self.lanes = lanes_of(state)
+        elif context.restored_checkpoint == NO_CHECKPOINT:
+            own = range(context.subtask, self.size.parallelism, context.parallelism)
+            self.lanes = {lane: [0, 0] for lane in own}
 
     @property
     def is_done(self) -> bool:
         """Whether all numbers went both ways."""
-        return self.got == self.size.down and self.told == self.size.up
+        whole = [self.size.down, self.size.up]
+        return all(one == whole for one in self.lanes.values())
 
     def tell(self) -> None:
-        """Send the next number."""
-        if self.told < self.size.up:
-            assert self.context is not None, "open"
-            self.context.send_event(Up(n=self.told))
-            self.told += 1
+        """Send the next number of each lane."""
+        for lane, counts in self.lanes.items():
+            if counts[1] < self.size.up:
+                assert self.context is not None, "open"
+                self.context.send_event(Up(lane=lane, n=counts[1]))
+                counts[1] += 1
 
     def handle_event(self, event: Payload) -> None:
-        """The next number, neither less nor more."""
+        """The next number of its lane, neither less nor more."""
         assert isinstance(event, Down)
         assert self.context is not None, "open"
         where = f"attempt {self.context.attempt_number} of {self.context.subtask}"
-        self.book.look(event.n == self.got, f"{where} got {event.n}, not {self.got}")
-        self.got = event.n + 1
+        counts = self.lanes.get(event.lane)
+        if counts is None:
+            self.book.look(False, f"{where} has the lanes {list(self.lanes)} and got {event}")  # noqa: FBT003
+            return
+        self.book.look(event.n == counts[0], f"{where} got {event}, not {counts[0]}")
+        counts[0] = event.n + 1
 
     def process(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Pass it on."""
         return (batch,)
 
     def snapshot_state(self, checkpoint_id: int) -> Snapshot:
-        """Both counts."""
+        """All counts."""
         return self.final_snapshot()
 
     def final_snapshot(self) -> Snapshot:
-        """Both counts."""
-        return Snapshot(state=json.dumps([self.got, self.told]).encode())
+        """All counts."""
+        return Snapshot(state=_lanes_state(self.lanes))
+
+
+def lanes_of(state: bytes) -> dict[int, list[int]]:
+    """The lanes in a talking link's state: of each, how many numbers it has got and told."""
+    return {int(lane): counts for lane, counts in json.loads(state).items()}
+
+
+def _lanes_state(lanes: Mapping[int, Sequence[int]]) -> bytes:
+    return json.dumps(dict(sorted(lanes.items()))).encode()
+
+
+def _merged_lanes(states: Sequence[bytes]) -> bytes:
+    return _lanes_state({lane: one for state in states for lane, one in lanes_of(state).items()})
 
 
 class Writer(Operator):
@@ -391,6 +450,12 @@ class Writer(Operator):
         return self._closed()
 
 
+def _merged_readers(states: Sequence[bytes]) -> bytes:
+    restored = [json.loads(one) for one in states]
+    holds = [one for splits, _ in restored for one in splits]
+    return json.dumps([holds, any(is_asking for _, is_asking in restored)]).encode()
+
+
 def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
     """The job's chain. `desk` gives the desk of the attempt whose links are being made."""
     numbers = range(size.splits)
@@ -401,11 +466,19 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
         coordinator=SplitCoordinatorProvider(
             SOURCE, discover=lambda: SplitsDiscovered(splits=found, is_complete=True)
         ),
+        merge_states=_merged_readers,
     )
     talk = OperatorSpec(
         operator_id=TALK,
         create_operator=lambda: TalkingLink(size, book, desk()),
         coordinator=TalkProvider(size, book),
+        merge_states=_merged_lanes,
+    )
+    till = OperatorSpec(
+        operator_id=TILL,
+        create_operator=Passing,
+        coordinator=TillProvider(book.slip),
+        keeps_state_across_splits=False,
     )
     sink = OperatorSpec(
         operator_id=SINK,
@@ -415,4 +488,5 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
         ),
         keeps_state_across_splits=False,
     )
-    return Chain(source=source, operators=[talk, sink] if size.talks else [sink])
+    between = [talk] if size.talks else [till] if size.orders else []
+    return Chain(source=source, operators=[*between, sink])

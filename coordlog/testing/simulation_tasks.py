@@ -36,6 +36,7 @@ class Mail(Arrivals, StageEvents, Protocol):
 
     driver_id: str
     epoch: int
+    parallelism: int
 
 
 class Surroundings(Protocol):
@@ -45,7 +46,6 @@ class Surroundings(Protocol):
     weather: Weather
     book: Book
     chain: Chain
-    parallelism: int
     desk: Desk
 
     def next_task(self) -> int:
@@ -101,6 +101,11 @@ class Cluster:
         self._done: set[int] = set()
         self.is_dead = False
 
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks its driver has."""
+        return self._mail.parallelism
+
     # --- Stage --------------------------------------------------------------------------------------------------------
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
@@ -111,7 +116,7 @@ class Cluster:
         )
         self.stage_run, self._is_cancelled = stage_run, False
         self._done.clear()
-        for subtask in range(self._around.parallelism):
+        for subtask in range(self._mail.parallelism):
             self._begin_later(stage_run, subtask)
 
     def cancel(self, stage_run: int, reason: str) -> None:
@@ -223,7 +228,7 @@ class Cluster:
         for other in self.live():
             if other.subtask == task.subtask:
                 self.kill(other)
-        if len(self._done) == self._around.parallelism and not self._is_cancelled:
+        if len(self._done) == self.parallelism and not self._is_cancelled:
             self.end_stage(stage_run, None)
 
     # --- Connections --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kafka import KafkaProducer, errors
@@ -60,6 +60,8 @@ class BrokerFacts:
     disks: tuple[Disk, ...]
     topics: tuple[TopicFacts, ...]
     """In the order in which they were asked for."""
+    protocol: str = "PLAINTEXT"
+    """By which they were asked."""
 
 
 def examine(
@@ -83,11 +85,12 @@ def examine(
     )
     questions = Questions(connection)
     try:
-        return questions.ask(
+        found = questions.ask(
             "looking at it", lambda admin: _facts(admin, bootstrap_servers, topics)
         )
     finally:
         questions.close()
+    return replace(found, protocol=security.protocol)
 
 
 def _facts(

@@ -20,9 +20,10 @@ from coordlog.messages import DeliverEvent, DownMessage
 from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.outside import Connections, Stage, StageEvents
 from coordlog.projections.state import JobState
-from coordlog.spark_integration.endpoint import Endpoint, probe_driver
+from coordlog.spark_integration.endpoint import Endpoint
+from coordlog.spark_integration.liveness import does_driver_live
 from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.spark_integration.token import Token, find_token, forget_token, write_token
+from coordlog.spark_integration.token import Token, forget_token, write_token
 
 __all__ = ["HostedSurroundings", "fork_task_host"]
 
@@ -219,10 +220,7 @@ class HostedSurroundings:
     def is_driver_alive(self, state: JobState) -> bool:
         """See `Surroundings`; as on Spark."""
         endpoint = state.launch.get("endpoint")
-        token = find_token(self._job_id, endpoint=endpoint)
-        if not endpoint or token is None:
-            return False
-        return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
+        return bool(does_driver_live(self._job_id, endpoint=endpoint, driver_id=state.driver_id))
 
     def end(self) -> None:
         """See `Surroundings`."""

@@ -19,7 +19,7 @@ from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import ALL_ROWS, KilledError, Pipeline, kill_driver
+from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("E6")]
 
@@ -112,3 +112,40 @@ def test_another_job_begins_from_a_checkpoint_and_writes_the_rows_after_it(tmp_p
     assert result.status is JobStatus.FINISHED
     assert sorted(early + pipeline.committed()) == ALL_ROWS
     assert first != pipeline.out
+
+
+@pytest.mark.clause("E9")
+def test_what_a_racing_driver_has_to_commit_is_missed_at_another_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read before the first intent, taken over behind it: compared with where the driver before was to write."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    with pytest.raises(KilledError):
+        pipeline.drive(at(Kind.COMMIT_INTENT, 1, kill_driver))
+    end, was = pipeline.log.high_watermark(), pipeline.out
+    counted = [one for one in audit_records(pipeline.log.read(0, end)) if one.counts and one.record]
+    completed = next(
+        n
+        for n, one in enumerate(counted)
+        if one.record and one.record.kind is Kind.CHECKPOINT_COMPLETED
+    )
+    read = max(
+        one.offset + 1
+        for one in counted[:completed]
+        if one.record and not one.record.turn_remaining
+    )
+    high_watermark, ends = pipeline.log.high_watermark, iter([read])
+    monkeypatch.setattr(
+        pipeline.log, "high_watermark", lambda: next(ends, None) or high_watermark()
+    )
+    pipeline.write_to(tmp_path / "elsewhere")
+
+    with pytest.raises(RestoreError) as refused:
+        pipeline.drive(is_take_over=True)
+
+    assert "the intent of checkpoint 1 of operator" in str(refused.value)
+    assert f"to be committed to {was}" in str(refused.value)
+    (last,) = pipeline.log.read(end, high_watermark())
+    assert last.header is not None
+    assert last.header.is_epoch_started, "its own, and nothing else"
+    assert not list((tmp_path / "elsewhere").glob("*.parquet"))

@@ -377,6 +377,64 @@ def test_the_rights_of_the_docs_are_enough_to_run_a_job_and_to_look_at_it(
         assert result.stdout
 
 
+def lacking(
+    door: SecuredBroker, user: str, right: str, topic: str, *arguments: str
+) -> tuple[int, str]:
+    """How a command ends without that one right."""
+    door.forbid(user, right, topic)
+    # What Read brings with it goes with it, and is asked for first.
+    if right == "Read":
+        door.allow(user, "Describe", topic)
+    try:
+        result = asked(door, user, *arguments)
+    finally:
+        door.allow(user, right, topic)
+    return result.exit_code, result.stderr
+
+
+def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_from_it(
+    ruled: SecuredBroker, tmp_path: Path
+) -> None:
+    """And no fewer are: a log whose job has come to its end, as its checkpoints stay."""
+    other, new, rights = f"{PREFIX}other.log", f"{PREFIX}new-one.log", rights_in_docs()
+    ruled.make_topic(other)
+    for right in DRIVER:
+        ruled.allow("driver", right, other)
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=unchanged)
+    pipeline.job_id, pipeline.on_broker = "other", log_of(ruled, "driver", "other")
+    number = pipeline.drive().last_checkpoint
+    pipeline.on_broker.close()
+    needed = {
+        ("keeper", other): "`coordlog checkpoint --keep` and `--release` where no driver lives",
+        ("founder", other): "`coordlog begin`, on the other job's topic",
+        ("founder", new): "`coordlog begin`, on the new job's topic",
+    }
+    for user in ("keeper", "founder"):
+        ruled.add_user(user)
+    for (user, topic), who in needed.items():
+        for right in rights[who]:
+            ruled.allow(user, right, topic)
+    keep = ("checkpoint", "other", "--keep", "good", str(number))
+    begin = ("begin", "new-one", "other@good")
+
+    for right in rights[needed["keeper", other]]:
+        status, said = lacking(ruled, "keeper", right, other, *keep)
+        assert status == Exit.UNREACHABLE
+        assert named(said, right, other, "keeper"), said
+    kept = asked(ruled, "keeper", *keep)
+    assert kept.exit_code == Exit.DONE, kept.output
+
+    for topic, right in [
+        *((other, one) for one in rights[needed["founder", other]]),
+        (new, "Create"),
+    ]:
+        status, said = lacking(ruled, "founder", right, topic, *begin)
+        assert status == Exit.UNREACHABLE
+        assert named(said, right, topic, "founder"), said
+    begun = asked(ruled, "founder", *begin)
+    assert begun.exit_code == Exit.DONE, begun.output
+
+
 def test_a_job_of_another_prefix_is_another_job(ruled: SecuredBroker) -> None:
     result = run({}, "jobs", "--bootstrap-servers", ruled.at("PLAINTEXT"))
     assert result.stdout == f"{JOB}\n"
@@ -408,16 +466,9 @@ def test_a_right_that_a_driver_lacks_is_named(
 
 @pytest.mark.parametrize("right", READER)
 def test_a_right_that_a_command_lacks_is_named(ruled: SecuredBroker, right: str) -> None:
-    ruled.forbid("reader", right, RULED)
-    # What Read brings with it goes with it, and is asked for first.
-    if right == "Read":
-        ruled.allow("reader", "Describe", RULED)
-    try:
-        result = asked(ruled, "reader", "history", "job")
-    finally:
-        ruled.allow("reader", right, RULED)
-    assert result.exit_code == Exit.UNREACHABLE
-    assert named(result.stderr, right, RULED, "reader"), result.stderr
+    status, said = lacking(ruled, "reader", right, RULED, "history", "job")
+    assert status == Exit.UNREACHABLE
+    assert named(said, right, RULED, "reader"), said
 
 
 def test_a_topic_that_the_user_may_not_see_is_not_said_to_be_missing(ruled: SecuredBroker) -> None:

@@ -9,16 +9,20 @@ from dataclasses import replace
 import pytest
 
 from coordlog.coordinator import CheckpointResult
+from coordlog.kernel.outputs import AnswerRequest, Step
 from coordlog.log import protocol
 from coordlog.log.port import UnstoredRecord
-from coordlog.projections import checkpoint_records
+from coordlog.projections import checkpoint_records, splits
 from coordlog.projections.state import GatewayState
+from coordlog.requests import Requests
+from coordlog.runtime import Runtime
 from coordlog.testing import simulation_job
 from coordlog.testing.simulate import main
 from coordlog.testing.simulation import Simulation, SimulationError, simulate
 from coordlog.testing.simulation_agenda import Weather
 from coordlog.testing.simulation_driver import SimulatedDriver
 from coordlog.testing.simulation_job import JobSize
+from coordlog.turns import Turn
 
 WHOLE = 600
 """Schedules that run to the job's end: 380 events on average."""
@@ -30,19 +34,27 @@ SHORT, PARTS = 19_400, 4
 @pytest.mark.clause("K2")
 @pytest.mark.clause("K4")
 @pytest.mark.clause("L3")
+@pytest.mark.clause("J1")
+@pytest.mark.clause("J2")
+@pytest.mark.clause("E7")
 @pytest.mark.parametrize("part", range(2))
 def test_whole_schedules_keep_every_invariant_and_reach_the_exact_end(
     part: int, seed: int, dose: int
 ) -> None:
     broken: set[str] = set()
-    from_snapshots = 0
+    heard: set[str] = set()
+    from_snapshots = rescaled = 0
     count = WHOLE * dose // 2
     for number in range(count):
         outcome = simulate(seed + part * count + number)
         broken.update(outcome.faults)
+        heard.update(outcome.heard)
         from_snapshots += outcome.from_snapshots
+        rescaled += outcome.rescaled
     assert from_snapshots > count // 10, "each is compared with a fold from the start"
     assert {"kill", "pause", "rival", "cut", "task kill", "twin", "stage abort"} <= broken
+    assert {"answered", "refused", "failed", "restarting", "over", "lost"} <= heard
+    assert rescaled, "checkpoints are restored from by fewer subtasks, and by more"
 
 
 @pytest.mark.slow
@@ -71,6 +83,7 @@ def test_without_faults_one_driver_does_the_job() -> None:
         outcome = simulate(seed, weather=Weather())
         assert outcome.drivers == ("finished",)
         assert (outcome.faults, outcome.void_count) == ((), 0)
+        assert not {"lost", "over", "failed"} & set(outcome.heard)
 
 
 def test_a_failure_names_its_seed_and_the_command_that_repeats_it(
@@ -186,6 +199,75 @@ def test_a_gateway_that_is_never_closed_is_found(monkeypatch: pytest.MonkeyPatch
     evolve: Callable[..., GatewayState] = vars(checkpoint_records)["evolve"]
     monkeypatch.setattr(checkpoint_records, "evolve", opened)
     assert _found(40, size=LONG, weather=SHOWERS).fault
+
+
+ASKED = replace(TALK, orders=4)
+ROWS = JobSize(parallelism=3, splits=6, rows=8, down=2, up=2)
+RESCALED = replace(SHOWERS, kills=0.012, rescales=1.0)
+
+
+@pytest.mark.clause("J1")
+@pytest.mark.clause("K1")
+def test_an_answer_before_its_record_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Runtime, turn: Turn) -> None:
+        early = [one for one in turn.effects if isinstance(one, AnswerRequest)]
+        turn.effects = [one for one in turn.effects if one not in early]
+        close(self, turn)
+        for one in early:
+            self._do(one, self.state)
+
+    close: Callable[..., None] = Runtime._close_turn
+    monkeypatch.setattr(Runtime, "_close_turn", closed)
+    assert "does not count yet" in _found(3, size=ASKED).fault
+
+
+@pytest.mark.clause("J1")
+def test_a_driver_that_ends_without_a_word_to_who_has_asked_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Requests, "end", lambda _self: None)
+    assert "left open" in _found(20, size=ASKED, weather=replace(STORM, rivals=0.05)).fault
+
+
+@pytest.mark.clause("J1")
+def test_a_request_without_an_answer_where_its_handler_raises_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unanswered(self: Runtime, _call: object, _what: str, _now_us: int) -> Step:
+        return Step(state=self.state, records=())
+
+    monkeypatch.setattr(Runtime, "_answer_failed", unanswered)
+    weather = replace(STORM, coordinator_fails=0.3)
+    fault = _found(10, size=ASKED, weather=weather).fault
+    assert "has forgotten a request" in fault or "have no answer in their turn" in fault
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E7")
+def test_states_of_subtasks_that_there_are_no_more_are_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def own(was: int, _now: int, subtask: int) -> tuple[int, ...]:
+        return (subtask,) if subtask < was else ()
+
+    monkeypatch.setattr(checkpoint_records, "restored_subtasks", own)
+    assert _found(40, size=LONG, weather=RESCALED).fault
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E7")
+def test_a_split_of_a_subtask_that_there_is_no_more_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stays with the old subtask's number, and the one that reads it does not have it."""
+
+    def rescaled(state: splits.SplitsState, parallelism: int) -> splits.SplitsState:
+        return replace(rescale(state, parallelism), splits=state.splits)
+
+    rescale: Callable[..., splits.SplitsState] = vars(splits)["_rescaled"]
+    monkeypatch.setattr(splits, "_rescaled", rescaled)
+    fault = _found(40, size=ROWS, weather=RESCALED).fault
+    assert "is with the reader of" in fault
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
+from coordlog.schemas.header import encode_header
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of
 
@@ -235,6 +236,41 @@ def test_the_command_that_is_told_runs_as_it_is_typed(setting: str) -> None:
         "kafka-configs.sh --bootstrap-server 127.0.0.1:9092 --alter --entity-type topics"
         f" --entity-name j.log --add-config {setting}"
     )
+
+
+def test_a_command_for_a_broker_behind_tls_has_where_kafka_s_own_tools_find_that() -> None:
+    broker = replace(with_setting("cleanup.policy", "compact"), protocol="SASL_SSL")
+
+    step = found(broker=broker)["topic j.log, cleanup.policy"].next_step
+
+    assert step.endswith(
+        "--entity-name j.log --add-config cleanup.policy=delete --command-config client.properties"
+        " ; that file has security.protocol=SASL_SSL and what goes with it"
+    )
+
+
+def test_an_advised_command_of_ours_looks_where_the_user_has_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stands in a variable need not be said again."""
+    monkeypatch.setenv("COORDLOG_BOOTSTRAP_SERVERS", "kafka-1:9092")
+    place = Place(BROKER)
+    last = place.log.records[-1].header
+    assert last is not None
+    header = encode_header(last._replace(sequence=last.sequence + 1, turn_remaining=0))
+    place.log.store(UnstoredRecord(key=b"", value=b"damaged", header=header, timestamp_us=0))
+    given = ["doctor", "j", "--topic-prefix", "team a."]
+
+    made = CliRunner().invoke(main, given, obj=lambda _servers: place)
+
+    assert "`coordlog verify j --topic-prefix 'team a.'` tells all" in made.stdout
+
+
+def test_advice_on_a_prune_says_where() -> None:
+    where = " --bootstrap-servers kafka-1:9092 --topic-prefix a."
+    made = {one.what: one for one in examine_all(MACHINE, BROKER, (JOB,), where=where)}
+
+    assert made["job j, prune"].next_step == f"coordlog prune j{where}"
 
 
 def test_an_empty_topic_loses_nothing_to_a_retention() -> None:

@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
 
+from coordlog.coordinators import listing as listing_module
 from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator, pages_of
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX
+from coordlog.projections.state import Phase
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
@@ -68,6 +71,27 @@ def test_a_listing_that_raises_fails_the_job_with_its_text() -> None:
 
     reasons = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
     assert "/data: permission denied; grant it" in reasons[0]
+
+
+def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mount whose server is gone: no error comes, and without a bound the job would wait in silence."""
+    answers = threading.Event()
+
+    def discover() -> SplitsDiscovered:
+        answers.wait(20)
+        return SplitsDiscovered(splits=[split("a")], is_complete=True)
+
+    monkeypatch.setattr(listing_module, "LISTING_CALL_S", 0.05)
+    job = HandDrivenJob(chain_of(SplitCoordinatorProvider("source", discover=discover)))
+    answers.set()
+
+    assert job.runtime.state.phase is Phase.FAILED
+    (reason,) = [one.reason or "" for one in job.history(Kind.GLOBAL_FAILURE)]
+    assert (
+        "source 'source': its listing has not come back within 0.05 s; see that the place" in reason
+    )
 
 
 def test_a_listing_that_is_not_complete_fails_the_job() -> None:

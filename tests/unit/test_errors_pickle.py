@@ -61,6 +61,25 @@ def test_its_message_has_its_values(cls: type[CoordlogError]) -> None:
     assert len(missing) <= unsaid, missing
 
 
+@pytest.mark.parametrize(
+    ("cls", "step"),
+    [
+        (errors.OffsetGapError, "put an export on a new topic with `coordlog adopt`"),
+        (errors.OutOfRangeError, "on a new topic with `coordlog adopt`, or use another job id"),
+        (errors.AppendRefusedError, "mend that, then run the same command again"),
+        (errors.RequestFailedError, "mend its handler, then ask again"),
+        (errors.RequestUnansweredError, "where `coordlog history` has its REQUEST it was handled"),
+        (errors.LogUnavailableError, "run the same command again"),
+        (errors.JobFailedError, "mend the cause and run the same command again"),
+    ],
+)
+def test_one_that_is_given_no_advice_has_its_own(cls: type[CoordlogError], step: str) -> None:
+    error, values = made(cls)
+
+    assert step in str(error)
+    assert step not in map(str, values)
+
+
 def test_every_error_is_in_the_tree_that_the_module_draws() -> None:
     drawn = str(errors.__doc__)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from coordlog.amounts import in_bytes
 from coordlog.cli.ingest_text import (
     RateMeter,
     Rates,
     Surrounding,
     already_finished,
     before_lines,
-    in_bytes,
     not_listed_line,
     progress_line,
     restored_line,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordlog.coordinator import CommittableOf
+from coordlog.limits import SETTLE_CALL_S
 from coordlog.projections.state import Phase
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
@@ -76,6 +77,34 @@ def test_a_sink_that_cannot_is_tried_again_and_in_the_end_fails_the_job() -> Non
     assert str(failed.reason).startswith(
         "operator 'source': the commit of checkpoint 1 failed 5 times: OSError: the disk is full"
     )
+
+
+@pytest.mark.clause("H3")
+def test_a_sink_that_never_comes_back_is_tried_again_and_heard_no_more() -> None:
+    """A mount whose server is gone: nothing raises, and the commit would be waited for in silence."""
+    sink = FakeSink()
+    job = HandDrivenJob(chain_of(NotingProvider(sink=sink)))
+    attempt = job.register(0)
+    job.trigger()
+    job.is_work_held = True
+    attempt.ack_checkpoint(1, committables=[("source", b"a")])
+    hanging = job.works.popleft()
+    job.advance(SETTLE_CALL_S)
+    (failed,) = job.history(Kind.COMMIT_OUTCOME)
+    assert failed.attributes["settled"] == "false"
+    assert f"its sink has not come back within {SETTLE_CALL_S:g} s" in str(failed.reason)
+
+    job.is_work_held = False
+    job.advance(60)
+    hanging()
+    job.pump()
+
+    assert (sink.settled, sink.tries) == ([("a",)], 2)
+    assert [one.attributes["settled"] for one in job.history(Kind.COMMIT_OUTCOME)] == [
+        "false",
+        "true",
+    ]
+    assert not job.runtime.state.intents
 
 
 @pytest.mark.clause("H1")

@@ -24,7 +24,7 @@ from coordlog.limits import LEASE_S, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
-from coordlog.payloads import DriverPayloads, HeldPayload, PayloadOptions
+from coordlog.payloads import AttemptPayloads, DriverPayloads, HeldPayload, PayloadOptions
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.snapshots import SNAPSHOT_TYPE
 from coordlog.projections.state import Phase
@@ -538,6 +538,38 @@ def test_a_store_that_is_away_is_read_again_for_seconds_and_no_longer(
 
     assert waits == pytest.approx(waited)
     assert sum(waits) < LEASE_S / 5
+
+
+@pytest.mark.parametrize("does", ["open", "store"])
+def test_an_attempt_is_as_patient_with_the_store_until_it_is_over(does: str) -> None:
+    waits = list[float]()
+    is_over = False
+    store = Broken(3)
+    payloads = AttemptPayloads(
+        PayloadOptions(store=store),  # type: ignore[arg-type]
+        0,
+        "a",
+        is_over=lambda: is_over,
+        clock=lambda: sum(waits),
+        sleep=waits.append,
+    )
+    sealed = PayloadAddress.of(b"x", owner_of(0, "a")).encode()
+
+    def use() -> bytes:
+        return payloads.store(b"x") if does == "store" else payloads.open(sealed)
+
+    assert use() == (sealed if does == "store" else b"x")
+    assert len(waits) == 3
+
+    store.failures, waits[:] = 1_000, []
+    with pytest.raises(PayloadStoreUnreachableError):
+        use()
+    assert 1 < sum(waits) < LEASE_S / 5
+
+    is_over, waits[:] = True, []
+    with pytest.raises(PayloadStoreUnreachableError):
+        use()
+    assert not waits, "nobody waits for it"
 
 
 def refusing(store: PayloadStore, failures: int) -> Callable[[PayloadAddress], bytes]:

@@ -225,3 +225,16 @@ def test_a_subtask_is_told_of_no_more_at_once_only_if_all_that_it_inherits_from_
     only.finish_split("source", "b")
     ask(only)
     assert told(job, only) == ["c"]
+
+
+@pytest.mark.clause("L5")
+def test_a_subtask_that_goes_on_for_two_that_were_told_is_told() -> None:
+    job = HandDrivenJob(splits_chain(pull_of("a")), parallelism=2)
+    attempts = job.register_all()
+    for one in (attempts[0], attempts[0], attempts[1]):
+        ask(one)
+    checkpoint(job, *attempts)
+    job.crash()
+    job = merging(job, parallelism=1)
+
+    assert told(job, job.register(0)) == [NO_MORE]

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,12 @@ import fsspec
 import pytest
 
 from coordlog.cli.exits import Exit, exit_of
-from coordlog.errors import OptionError, PayloadLostError, PayloadStoreError
+from coordlog.errors import (
+    OptionError,
+    PayloadLostError,
+    PayloadStoreError,
+    PayloadStoreUnreachableError,
+)
 from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
 from coordlog.log import payload_store
 from coordlog.log.payload_store import PayloadStore, is_draft, is_payload
@@ -286,6 +292,40 @@ def test_a_store_that_cannot_be_reached_is_said_and_may_be_tried_again(
         "no route to host; see that it works and can be reached, then run the same command again"
     )
     assert exit_of(refused.value) == Exit.UNREACHABLE
+
+
+def test_a_store_that_never_answers_counts_as_unreachable_and_one_that_is_late_as_itself(
+    monkeypatch: pytest.MonkeyPatch, store: PayloadStore
+) -> None:
+    """A mount whose server is gone hangs in the system call; clients of object stores have no bound of their own."""
+    store.put(MINE, DATA)
+    monkeypatch.setattr(payload_store, "PAYLOAD_CALL_S", 0.05)
+    files, answers = store._files(), threading.Event()
+    reading = files.read
+
+    def hang(path: str) -> bytes | None:
+        answers.wait(20)
+        return reading(path)
+
+    monkeypatch.setattr(files, "read", hang)
+    with pytest.raises(PayloadStoreUnreachableError) as refused:
+        store.get(MINE)
+    assert f"reading {MINE.path}: it has not answered within 0.05 s; see that" in str(refused.value)
+
+    answers.set()
+    assert store.get(MINE) == DATA
+
+
+def test_a_time_limit_of_a_store_s_own_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, store: PayloadStore
+) -> None:
+    def give_up(_path: str) -> bytes | None:
+        raise TimeoutError("the bucket's gateway")
+
+    store.put(MINE, DATA)
+    monkeypatch.setattr(store._files(), "read", give_up)
+    with pytest.raises(PayloadStoreUnreachableError, match="the bucket's gateway"):
+        store.get(MINE)
 
 
 @pytest.mark.parametrize(
