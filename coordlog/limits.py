@@ -103,8 +103,8 @@ WORKER_COUNT: Final = 4
 WORK_SLOW_S: Final = 600.0
 """How often a work that has not returned is named in the logging."""
 
-WORK_TIMEOUT_S: Final = 3600.0
-"""How long one listing, commit or `call_async` may take before the driver ends."""
+WORK_TIMEOUT_S: Final = 14_400.0
+"""How long one `call_async` may take before the driver ends; listings and commits have bounds of their own below it."""
 
 # --- attempts --------------------------------------------------------------------------------------------------------
 LEASE_S: Final = 30.0
