@@ -16,6 +16,7 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
+from .branches import abandoned_by_reset
 from .evolving import evolve
 from .state import (
     CompletedCheckpoint,
@@ -177,6 +178,7 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
         states=pending.acks,
         finished=Map({n: _finished_part(state, n) for n in pending.finished}),
         in_flight=channel_state(state, pending),
+        abandoned=state.abandoned,
     )
     state = _granted(state, pending)
     state = _open_gateways(state, checkpoint_id, None)
@@ -341,6 +343,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         pending=Map(),
         completed=retained,
         last_checkpoint=checkpoint_id,
+        abandoned=abandoned_by_reset(state, checkpoint_id),
         granted=granted,
         kept_splits=Map(),
         owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,

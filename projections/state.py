@@ -16,6 +16,7 @@ from coordlog.schemas.builtin import Committable, OperatorState
 from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
+    "Abandoned",
     "AttemptState",
     "CompletedCheckpoint",
     "Completion",
@@ -226,6 +227,13 @@ class FinishedPart:
     states: tuple[OperatorState, ...]
 
 
+class Abandoned(NamedTuple):
+    """Checkpoints that a branch has not come from: those above one number, through another."""
+
+    above: int
+    through: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
     """All that a restore from a checkpoint needs."""
@@ -239,6 +247,8 @@ class CompletedCheckpoint:
     finished: Map[int, FinishedPart]
     in_flight: tuple[UpEvent, ...]
     """The cut's channel state, in log order."""
+    abandoned: tuple[Abandoned, ...] = ()
+    """Those below it that it has not come from, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +354,8 @@ class JobState:
     """By name: completed checkpoints that stay until they are let go. No reset puts them back."""
     last_checkpoint: int = NO_CHECKPOINT
     """The highest that completed on the current branch (clause E5)."""
+    abandoned: tuple[Abandoned, ...] = ()
+    """Those that the current branch has not come from, ascending: one more with each going back."""
     next_checkpoint_id: int = 1
     aborts_in_a_row: int = 0
     timeouts_in_a_row: int = 0
