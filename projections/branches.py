@@ -5,11 +5,25 @@ Numbers only rise, whatever the branch: of two checkpoints the higher need not b
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
+
+from immutables import Map
+
 from coordlog.schemas.record import NO_CHECKPOINT
 
-from .state import Abandoned, JobState, sorted_items
+from .state import Abandoned, Granted, JobState, sorted_items
 
-__all__ = ["abandoned_by_reset", "ahead_of", "is_on_the_way"]
+__all__ = [
+    "abandoned_by_reset",
+    "ahead_of",
+    "allowed_by",
+    "destinations_in",
+    "is_on_the_way",
+    "needed_by",
+]
+
+_Grants = Map[int, tuple[Granted, ...]]
 
 
 def is_on_the_way(state: JobState, number: int, checkpoint_id: int) -> bool:
@@ -49,3 +63,34 @@ def ahead_of(state: JobState, checkpoint_id: int) -> tuple[tuple[str, str, int],
         for (operator_id, destination), newest in sorted_items(state.last_intents)
         if not is_on_the_way(state, newest, checkpoint_id)
     )
+
+
+def allowed_by(state: JobState, checkpoint_id: int) -> tuple[_Grants, _Grants]:
+    """What no intent holds yet of a checkpoint and those that it has come from; and of all others.
+
+    Args:
+        state: The job's.
+        checkpoint_id: A retained one, or -1.
+    """
+    allowed, others = _Grants(), _Grants()
+    for number, grants in sorted_items(state.granted.update(state.set_aside)):
+        if number == NO_CHECKPOINT:
+            continue  # a batch job's end, which no checkpoint has come from
+        if is_on_the_way(state, number, checkpoint_id):
+            allowed = allowed.set(number, grants)
+        else:
+            others = others.set(number, grants)
+    return allowed, others
+
+
+def needed_by(state: JobState, grants: _Grants, checkpoints: Collection[int]) -> _Grants:
+    """Of these grants those that one of these retained checkpoints has come from."""
+    for number, _ in sorted_items(grants):
+        if not any(is_on_the_way(state, number, one) for one in sorted(checkpoints)):
+            grants = grants.delete(number)
+    return grants
+
+
+def destinations_in(operators: str) -> Mapping[str, str]:
+    """Where the operators of a fingerprint write, by operator id; those that tell it."""
+    return {one["id"]: one["destination"] for one in json.loads(operators) if "destination" in one}

@@ -249,6 +249,8 @@ class CompletedCheckpoint:
     """The cut's channel state, in log order."""
     abandoned: tuple[Abandoned, ...] = ()
     """Those below it that it has not come from, ascending."""
+    destinations: Map[str, str] = field(default_factory=Map)
+    """Where each operator that tells it wrote: what it allows to commit is for that place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +363,8 @@ class JobState:
     timeouts_in_a_row: int = 0
     granted: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
     """By checkpoint: what no intent holds yet."""
+    set_aside: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
+    """The same, of other branches: what checkpoints that are kept there will allow again."""
     intents: Map[int, OpenIntent] = field(default_factory=Map)
     """By sequence: those without an outcome."""
     last_intents: Map[tuple[str, str], int] = field(default_factory=Map)
