@@ -20,6 +20,7 @@ __all__ = [
     "allowed_by",
     "destinations_in",
     "is_on_the_way",
+    "kept_numbers",
     "needed_by",
 ]
 
@@ -94,3 +95,8 @@ def needed_by(state: JobState, grants: _Grants, checkpoints: Collection[int]) ->
 def destinations_in(operators: str) -> Mapping[str, str]:
     """Where the operators of a fingerprint write, by operator id; those that tell it."""
     return {one["id"]: one["destination"] for one in json.loads(operators) if "destination" in one}
+
+
+def kept_numbers(state: JobState) -> frozenset[int]:
+    """The checkpoints that somebody keeps by name."""
+    return frozenset(number for _, number in sorted_items(state.kept))

@@ -16,7 +16,7 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
-from .branches import abandoned_by_reset, allowed_by, destinations_in, needed_by
+from .branches import abandoned_by_reset, allowed_by, destinations_in, kept_numbers, needed_by
 from .evolving import evolve
 from .state import (
     CompletedCheckpoint,
@@ -43,7 +43,6 @@ __all__ = [
     "checkpoint_completed",
     "checkpoint_triggered",
     "coordinator_checkpointed",
-    "kept_numbers",
     "reset_to_checkpoint",
     "restored_subtasks",
 ]
@@ -354,11 +353,6 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         failures_us=failures[-1000:],
         projections=projections,
     )
-
-
-def kept_numbers(state: JobState) -> frozenset[int]:
-    """The checkpoints that somebody keeps by name."""
-    return frozenset(number for _, number in sorted_items(state.kept))
 
 
 def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
