@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, Protocol, runtime_checkable
 
+from immutables import Map
+
 from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
-from coordlog.projections.job import destinations_in
+from coordlog.projections.branches import ahead_of, destinations_in, is_on_the_way
 from coordlog.projections.retention import why_not_retained
-from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
+from coordlog.projections.state import Granted, JobState, Phase, sorted_items, sorted_values
 
 __all__ = [
     "branched",
@@ -182,20 +184,12 @@ def _check_options(
 def _check_sink(
     job_id: str, state: JobState, provider: CoordinatorProvider, from_checkpoint: int
 ) -> bool:
-    """Whether it writes elsewhere than before. What it has committed at this place stays as it is (clause E6)."""
+    """Whether it writes where it never has. What it has committed at this place stays as it is (clause E6)."""
     operator_id, here = provider.operator_id, provider.destination
-    for (name, there), newest in sorted_items(state.last_intents):
-        is_same = here is None or there in ("", here)
-        if name == operator_id and is_same and newest > from_checkpoint:
-            raise RestoreError(
-                job_id,
-                f"the newest checkpoint that operator {operator_id!r} commits"
-                + (f" to {there}" if there else ""),
-                str(newest),
-                f"above {from_checkpoint}, which it is to go back to,",
-                f"its rows would be committed again: go back to {newest} or a later one, or "
-                "have it write elsewhere",
-            )
+    for name, there, newest in ahead_of(state, from_checkpoint):
+        if name == operator_id and (here is None or there in ("", here)):
+            raise _is_ahead(job_id, state, operator_id, there, newest, from_checkpoint)
+    _check_set_aside(job_id, state, operator_id, here, from_checkpoint)
     was = destinations_in(state.launch.get("operators", "[]")).get(operator_id)
     if here is None or was in (None, here):
         return False
@@ -207,7 +201,51 @@ def _check_sink(
             f"to go to {here}",
             f"run the job with {was} until that is done, then go elsewhere",
         )
-    return True
+    return (operator_id, here) not in state.last_intents
+
+
+def _check_set_aside(
+    job_id: str, state: JobState, operator_id: str, here: str | None, from_checkpoint: int
+) -> None:
+    """Refuse to bring elsewhere what a kept checkpoint of another branch has not committed yet."""
+    checkpoint = state.completed.get(from_checkpoint)
+    made_for = None if checkpoint is None else checkpoint.destinations.get(operator_id)
+    if here is None or made_for in (None, here):
+        return
+    for number in _numbers(state.set_aside, operator_id):
+        if is_on_the_way(state, number, from_checkpoint):
+            raise RestoreError(
+                job_id,
+                f"what checkpoint {number} allows to commit of operator {operator_id!r}",
+                f"to be committed to {made_for}",
+                f"to go to {here}",
+                f"it was made for that place: have it write to {made_for}, or go back to another checkpoint",
+            )
+
+
+def _is_ahead(
+    job_id: str, state: JobState, operator_id: str, there: str, newest: int, from_checkpoint: int
+) -> RestoreError:
+    what = f"the newest checkpoint that operator {operator_id!r} commits"
+    found = what + (f" to {there}" if there else "")
+    if newest > from_checkpoint:
+        return RestoreError(
+            job_id,
+            found,
+            str(newest),
+            f"above {from_checkpoint}, which it is to go back to,",
+            f"its rows would be committed again: go back to {newest} or a later one, or "
+            "have it write elsewhere",
+        )
+    fitting = [str(one) for one in sorted(state.completed) if is_on_the_way(state, newest, one)]
+    advice = f", or go back to one of that branch: {', '.join(fitting)}" if fitting else ""
+    return RestoreError(
+        job_id,
+        found,
+        str(newest),
+        f"not one that checkpoint {from_checkpoint}, which it is to go on from, has come from,",
+        f"that is another branch, and its rows would be committed again: have it write elsewhere{advice}",
+    )
 
 
 def _owed(state: JobState, operator_id: str, from_checkpoint: int) -> Iterator[str]:
@@ -215,9 +253,16 @@ def _owed(state: JobState, operator_id: str, from_checkpoint: int) -> Iterator[s
     for intent in sorted_values(state.intents):
         if intent.operator_id == operator_id:
             yield f"the intent of checkpoint {intent.checkpoint_id}"
-    for number, grants in sorted_items(state.granted):
-        if number <= from_checkpoint and any(one.operator_id == operator_id for one in grants):
+    for number in _numbers(state.granted, operator_id):
+        if is_on_the_way(state, number, from_checkpoint):
             yield f"what checkpoint {number} allows to commit"
+
+
+def _numbers(grants: Map[int, tuple[Granted, ...]], operator_id: str) -> Iterator[int]:
+    """Of which checkpoints there is something of this operator, ascending."""
+    for number, each in sorted_items(grants):
+        if any(one.operator_id == operator_id for one in each):
+            yield number
 
 
 def refuse_earlier_output(chain: Chain, job_id: str, operators: tuple[str, ...]) -> None:

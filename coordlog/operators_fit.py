@@ -9,6 +9,7 @@ from typing import cast
 
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
+from coordlog.projections.branches import allowed_by
 from coordlog.projections.state import JobState, sorted_items, sorted_values
 
 __all__ = ["check_operators", "describe_operators"]
@@ -197,7 +198,7 @@ def _in_checkpoint(state: JobState) -> Sequence[_Left]:
         _Left(one.operator_id, part) for states in parts for one in states if one.state is not None
     ]
     left += [_Left(one.operator_id, part) for one in checkpoint.in_flight]
-    for number, grants in sorted_items(state.granted):
-        if number <= checkpoint.checkpoint_id:
-            left += [_Left(one.operator_id, part) for one in grants]
+    allowed, _ = allowed_by(state, checkpoint.checkpoint_id)
+    for grants in sorted_values(allowed):
+        left += [_Left(one.operator_id, part) for one in grants]
     return left

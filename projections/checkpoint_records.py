@@ -16,6 +16,7 @@ from coordlog.schemas.builtin import (
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
+from .branches import abandoned_by_reset, allowed_by, destinations_in, kept_numbers, needed_by
 from .evolving import evolve
 from .state import (
     CompletedCheckpoint,
@@ -42,7 +43,6 @@ __all__ = [
     "checkpoint_completed",
     "checkpoint_triggered",
     "coordinator_checkpointed",
-    "kept_numbers",
     "reset_to_checkpoint",
     "restored_subtasks",
 ]
@@ -177,6 +177,8 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
         states=pending.acks,
         finished=Map({n: _finished_part(state, n) for n in pending.finished}),
         in_flight=channel_state(state, pending),
+        abandoned=state.abandoned,
+        destinations=Map(destinations_in(state.launch.get("operators", "[]"))),
     )
     state = _granted(state, pending)
     state = _open_gateways(state, checkpoint_id, None)
@@ -187,6 +189,7 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
             retained = retained.delete(old)
     return evolve(
         state,
+        set_aside=needed_by(state, state.set_aside, retained),
         pending=state.pending.delete(checkpoint_id),
         completed=retained,
         last_checkpoint=checkpoint_id,
@@ -319,14 +322,11 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         for operator_id, cut in sorted_items(checkpoint.cuts):
             if operator_id in initial:
                 projections = projections.set(operator_id, cut.projection)
-    retained, granted = state.completed, state.granted
-    kept = kept_numbers(state)
+    retained, kept = state.completed, kept_numbers(state)
+    granted, others = allowed_by(state, checkpoint_id)
     for other, _ in sorted_items(retained):
         if other > checkpoint_id and other not in kept:
             retained = retained.delete(other)
-    for other, _ in sorted_items(granted):
-        if other > checkpoint_id or other == NO_CHECKPOINT:
-            granted = granted.delete(other)
     counted = record.attributes.get("counted", "true") == "true"
     failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
     return evolve(
@@ -341,7 +341,9 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         pending=Map(),
         completed=retained,
         last_checkpoint=checkpoint_id,
+        abandoned=abandoned_by_reset(state, checkpoint_id),
         granted=granted,
+        set_aside=needed_by(state, others, retained),
         kept_splits=Map(),
         owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,
         owed_complete=None if checkpoint is None else checkpoint_id,
@@ -351,11 +353,6 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         failures_us=failures[-1000:],
         projections=projections,
     )
-
-
-def kept_numbers(state: JobState) -> frozenset[int]:
-    """The checkpoints that somebody keeps by name."""
-    return frozenset(number for _, number in sorted_items(state.kept))
 
 
 def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
@@ -432,7 +429,7 @@ def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int
 
 
 def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
-    """Every committable of an operator that the job state holds: what cleaning must keep."""
+    """Every committable of an operator that the job state holds, on any branch: what cleaning must keep."""
     held: list[Committable] = []
     for subtask in sorted_values(state.subtasks):
         if subtask.attempt is not None:
@@ -443,7 +440,7 @@ def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
     for kept in sorted_values(state.kept_splits):
         held.extend(kept.committables)
     contents = [one.content for one in held if one.operator_id == operator_id]
-    for granted in sorted_values(state.granted):
+    for granted in (*sorted_values(state.granted), *sorted_values(state.set_aside)):
         contents.extend(one.content for one in granted if one.operator_id == operator_id)
     return tuple(contents)
 

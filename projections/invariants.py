@@ -84,6 +84,9 @@ def _checkpoints(state: JobState) -> Iterator[str]:
             yield f"{name} is pending, and the job has finished"
     if state.last_checkpoint != NO_CHECKPOINT and state.last_checkpoint not in state.completed:
         yield f"checkpoint {state.last_checkpoint} is the last completed one, and is not retained"
+    for name, number in sorted_items(state.kept):
+        if number not in state.completed:
+            yield f"checkpoint {number} is kept as {name!r}, and is not retained"
     for number, completed in sorted_items(state.completed):
         have = {*completed.states, *completed.finished}
         if have != set(range(completed.parallelism)):

@@ -24,13 +24,14 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
 from . import keeps, skips
+from .branches import destinations_in
 from .evolving import evolve
 from .lifecycles import JOB
 from .opening import is_opened_again, opened_again, with_opening
 from .operator_projection import OperatorProjection
 from .state import JobState, OpenIntent, Phase, sorted_items
 
-__all__ = ["JobProjection", "destinations_in"]
+__all__ = ["JobProjection"]
 
 _FOR_ALL_OPERATORS: Final = frozenset(
     {
@@ -243,6 +244,7 @@ def _begun_from_another(state: JobState) -> JobState:
     return evolve(
         state,
         granted=Map(),
+        set_aside=Map(),
         intents=Map(),
         last_intents=Map(),
         kept=Map(),
@@ -334,11 +336,6 @@ def _with_intent(
     return state.last_intents.set(
         key, max(state.last_intents.get(key, NO_CHECKPOINT), checkpoint_id)
     )
-
-
-def destinations_in(operators: str) -> Mapping[str, str]:
-    """Where the operators of a fingerprint write, by operator id; those that tell it."""
-    return {one["id"]: one["destination"] for one in json.loads(operators) if "destination" in one}
 
 
 def _commit_outcome(state: JobState, record: Record) -> JobState:

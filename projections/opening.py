@@ -9,8 +9,9 @@ from immutables import Map
 from coordlog.schemas.record import Kind, Record
 
 from .attempt_records import required
+from .branches import kept_numbers
 from .evolving import evolve
-from .state import CompletedCheckpoint, Cut, JobState, SubtaskState, sorted_items
+from .state import Cut, JobState, SubtaskState, sorted_items
 
 __all__ = ["AGAIN", "is_opened_again", "opened_again", "with_opening"]
 
@@ -56,11 +57,11 @@ def with_opening(state: JobState, record: Record) -> JobState:
     """The state with this opening as what a failover goes back to, until a checkpoint of its own completes.
 
     The last checkpoint holds the subtasks as they ended, the coordinators as they are now, and
-    nothing in flight: all of that has been handled. In batch the virtual empty checkpoint is the
-    opening.
+    nothing in flight: all of that has been handled. Others stay as they are, as long as somebody
+    keeps them. In batch the virtual empty checkpoint is the opening.
     """
     checkpoint = state.completed.get(state.last_checkpoint)
-    completed = Map[int, CompletedCheckpoint]()
+    completed = Map({n: state.completed[n] for n in sorted(kept_numbers(state))})
     if checkpoint is not None:
         states = checkpoint.states
         for number, part in sorted_items(checkpoint.finished):

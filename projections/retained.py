@@ -11,6 +11,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import content_length
 
 from .audit import AuditRecord
+from .branches import ahead_of
 from .job import JobProjection
 from .keeps import names_of
 from .moments import plain_projection, state_begun
@@ -100,8 +101,7 @@ def _why_not(state: JobState, checkpoint_id: int) -> str | None:
         return why_not
     above = [
         f"{operator_id!r} commits checkpoint {newest}" + (f" to {there}" if there else "")
-        for (operator_id, there), newest in sorted_items(state.last_intents)
-        if newest > checkpoint_id
+        for operator_id, there, newest in ahead_of(state, checkpoint_id)
     ]
     return f"only writing elsewhere: {', '.join(above)}" if above else None
 

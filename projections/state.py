@@ -16,6 +16,7 @@ from coordlog.schemas.builtin import Committable, OperatorState
 from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
+    "Abandoned",
     "AttemptState",
     "CompletedCheckpoint",
     "Completion",
@@ -226,6 +227,13 @@ class FinishedPart:
     states: tuple[OperatorState, ...]
 
 
+class Abandoned(NamedTuple):
+    """Checkpoints that a branch has not come from: those above one number, through another."""
+
+    above: int
+    through: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
     """All that a restore from a checkpoint needs."""
@@ -239,6 +247,10 @@ class CompletedCheckpoint:
     finished: Map[int, FinishedPart]
     in_flight: tuple[UpEvent, ...]
     """The cut's channel state, in log order."""
+    abandoned: tuple[Abandoned, ...] = ()
+    """Those below it that it has not come from, ascending."""
+    destinations: Map[str, str] = field(default_factory=Map)
+    """Where each operator that tells it wrote: what it allows to commit is for that place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,11 +356,15 @@ class JobState:
     """By name: completed checkpoints that stay until they are let go. No reset puts them back."""
     last_checkpoint: int = NO_CHECKPOINT
     """The highest that completed on the current branch (clause E5)."""
+    abandoned: tuple[Abandoned, ...] = ()
+    """Those that the current branch has not come from, ascending: one more with each going back."""
     next_checkpoint_id: int = 1
     aborts_in_a_row: int = 0
     timeouts_in_a_row: int = 0
     granted: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
     """By checkpoint: what no intent holds yet."""
+    set_aside: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
+    """The same, of other branches: what checkpoints that are kept there will allow again."""
     intents: Map[int, OpenIntent] = field(default_factory=Map)
     """By sequence: those without an outcome."""
     last_intents: Map[tuple[str, str], int] = field(default_factory=Map)

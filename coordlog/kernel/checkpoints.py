@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.projections.branches import kept_numbers
 from coordlog.projections.checkpoint_records import (
     channel_state,
-    kept_numbers,
     late_attempts,
     missing,
 )

@@ -17,6 +17,7 @@ from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import KeepCheckpoint
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
@@ -199,6 +200,73 @@ def test_a_branch_does_not_go_on_where_more_has_been_committed_than_it_has() -> 
     said = refusal(job, lambda: HandDrivenJob(writing("a"), log=job.log))
     assert "commits to a is 3 in the log and above 1" in said
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 1
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_nor_does_it_once_it_has_checkpoints_of_its_own(count: int) -> None:
+    """Their numbers are above all that the former branch has committed; their rows are not."""
+    old = checkpointed(writing("a"), 4, is_committing=True)
+    job = back(old, 2, writing("b"))
+    more(job, count, is_committing=True)
+    job.crash()
+
+    last = 4 + count
+    said = refusal(job, lambda: HandDrivenJob(writing("a"), log=job.log))
+    assert (
+        "the newest checkpoint that operator 'source' commits to a is 4 in the log and not one that "
+        f"checkpoint {last}, which it is to go on from, has come from, here; that is another branch, "
+        "and its rows would be committed again: have it write elsewhere"
+    ) in said
+    assert "not one that checkpoint" in refusal(job, lambda: back(job, last, writing("a")))
+    assert "not one that checkpoint" in refusal(job, lambda: back(job, last, writing(None)))
+    assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == last
+
+
+def test_a_job_goes_back_to_a_kept_checkpoint_of_another_branch_where_that_one_wrote() -> None:
+    """Its own output stands there, up to that checkpoint: this is no earlier one of another history."""
+    job = HandDrivenJob(writing("a"))
+    more(job, 4, is_committing=True)
+    job.ask("", KeepCheckpoint(name="first-branch", kept_checkpoint=4))
+    job.crash()
+    job = back(job, 2, writing("b"))
+    more(job, 2, is_committing=True)
+    job.ask("", KeepCheckpoint(name="second-branch"))
+    job.crash()
+
+    assert "not one that checkpoint 6" in refusal(job, lambda: back(job, 6, writing("a")))
+    assert "or go back to one of that branch: 4" in refusal(job, lambda: back(job, 6, writing("a")))
+    assert "commits to b is 6 in the log and above 4" in refusal(
+        job, lambda: back(job, 4, writing("b"))
+    )
+    first = PlacedSink(has_output=True)
+    job = back(job, 4, writing("a", first))
+    more(job, 1, is_committing=True)
+    assert first.settled == [("rows of 7",)]
+    job.crash()
+    assert "commits to b is 6 in the log and not one that checkpoint 7" in refusal(
+        job, lambda: HandDrivenJob(writing("b"), log=job.log)
+    )
+    job = back(job, 6, writing("b", PlacedSink(has_output=True)))
+    assert job.runtime.state.last_checkpoint == 6
+    more(job, 1)
+    job.crash()
+    assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 8
+
+
+@pytest.mark.clause("K3")
+def test_a_snapshot_knows_the_branch() -> None:
+    job = back(checkpointed(writing("a"), 4, is_committing=True), 2, writing("b"))
+    more(job, 2, is_committing=True)
+    job.crash()
+    job = HandDrivenJob(writing("b"), log=job.log, options=RuntimeOptions(snapshot_every=3))
+    more(job, 2, is_committing=True)
+    job.crash()
+
+    made = rebuild(job.log, job.chain, projection_of(job.chain))
+    assert made.started_at is not None
+    assert "not one that checkpoint 8" in refusal(
+        job, lambda: HandDrivenJob(writing("a"), log=job.log)
+    )
 
 
 def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_back_too() -> None:

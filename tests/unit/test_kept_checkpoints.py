@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from coordlog.chain import Chain
 from coordlog.cli.exits import Exit
 from coordlog.errors import RequestRefusedError, RestoreError
 from coordlog.limits import KEPT_CHECKPOINTS_MAX
+from coordlog.own_reign import append_fact, read_records
+from coordlog.projections.checkpoint_records import held_committables
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import KeepCheckpoint, KeepRecorded, LetGoCheckpoint
+from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, KeepRecorded, LetGoCheckpoint
+from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
 from coordlog.testing.by_hand import HandDrivenJob
-from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, kinds, prefix_of
+from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds, prefix_of
 from one_log import checkpoint_command, shown
 
 pytestmark = pytest.mark.clause("E5")
@@ -146,6 +150,71 @@ def test_one_that_is_kept_stays_when_the_job_goes_back_below_it() -> None:
     assert job.runtime.state.projections["source"] == (1, 2, 3, 4)
     job.crash()
     assert again(job).runtime.state.last_checkpoint == 4
+
+
+def died_behind_completion(sink: FakeSink, place: str) -> HandDrivenJob:
+    """A job whose third checkpoint is kept, and whose driver died before that one's rows were to be committed."""
+    job = HandDrivenJob(writing(sink, place))
+    attempt = job.register(0)
+    for number in range(1, 4):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number, committables=[("source", b"rows of %d" % number)])
+    job.crash()
+    sink.settled.remove(("rows of 3",))
+    (end,) = [
+        one.offset + 1 + record.turn_remaining
+        for one in job.log.read(0, job.log.high_watermark())
+        for record in [decode_record(one.offset, one.value, one.header_bytes)]
+        if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == 3
+    ]
+    job.log = prefix_of(job.log, end)
+    fact = CheckpointKept(name="third", kept_checkpoint=3)
+    made = read_records(job.log)
+    append_fact(job.log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
+    return job
+
+
+def writing(sink: FakeSink, place: str = "a") -> Chain:
+    provider = NotingProvider(sink=sink)
+    provider.destination = place
+    return chain_of(provider)
+
+
+@pytest.mark.clause("E6")
+@pytest.mark.clause("I4")
+def test_what_a_kept_checkpoint_has_not_committed_yet_waits_while_the_job_goes_on_below_it() -> (
+    None
+):
+    sink, other = FakeSink(), FakeSink()
+    job = died_behind_completion(sink, "a")
+    job = HandDrivenJob(writing(other, "b"), log=job.log, from_checkpoint=2)
+    assert dict(job.runtime.state.granted.items()) == {}
+    assert held_committables(job.runtime.state, "source") == (b"rows of 3",), "not cleaned away"
+    more(job, 5)
+    assert held_committables(job.runtime.state, "source") == (b"rows of 3",)
+    job.crash()
+    with pytest.raises(
+        RestoreError,
+        match="what checkpoint 3 allows to commit of operator 'source' is to be committed to a",
+    ):
+        HandDrivenJob(writing(other, "b"), log=job.log, from_checkpoint=3)
+    job = HandDrivenJob(writing(sink, "a"), log=job.log, from_checkpoint=3)
+
+    assert sink.settled == [("rows of 1",), ("rows of 2",), ("rows of 3",)]
+    assert other.settled == []
+    assert held_committables(job.runtime.state, "source") == ()
+
+
+@pytest.mark.clause("I4")
+def test_let_go_it_is_given_up_with_the_checkpoint() -> None:
+    job = died_behind_completion(FakeSink(), "a")
+    job = HandDrivenJob(writing(FakeSink(), "b"), log=job.log, from_checkpoint=2)
+    job.ask("", LetGoCheckpoint(name="third")).answer()
+    assert held_committables(job.runtime.state, "source") == (b"rows of 3",), "it is among three"
+    more(job, 3)
+
+    assert held_committables(job.runtime.state, "source") == ()
+    assert 3 not in job.runtime.state.completed
 
 
 @pytest.mark.clause("K3")

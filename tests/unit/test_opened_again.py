@@ -7,7 +7,11 @@ import dataclasses
 import pytest
 
 from coordlog.errors import OptionError, RestoreError
+from coordlog.projections.invariants import faults_of
+from coordlog.projections.pruning import plan_prune
 from coordlog.projections.state import Phase
+from coordlog.projections.verification import verify
+from coordlog.schemas.builtin import KeepCheckpoint, SnapshotWanted
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds
@@ -147,3 +151,41 @@ def test_a_job_that_has_not_finished_goes_on_as_without_it() -> None:
     again = opened(job, provider())
 
     assert again.mode == "rollback"
+
+
+@pytest.mark.clause("E5")
+def test_what_is_kept_stays_and_can_be_gone_back_to_and_pruned_to() -> None:
+    job = HandDrivenJob(chain_of(provider()))
+    attempt = job.register(0)
+    for number in range(1, 5):
+        attempt.send("source", Up(n=number))
+        job.trigger()
+        attempt.ack_checkpoint(number, states={"source": b"%d" % number})
+        if number == 1:
+            job.ask("", KeepCheckpoint(name="first")).answer()
+    attempt.complete(states={"source": b"end"})
+    assert job.runtime.state.phase is Phase.FINISHED
+    again = opened(job, provider())
+    assert dict(again.runtime.state.kept.items()) == {"first": 1}
+    assert sorted(again.runtime.state.completed) == [1, 5], "the opening, and what is kept"
+    checkpointed(again)
+    assert again.ask("", SnapshotWanted(why="prune")).answer().sequence > 0
+    assert sorted(again.runtime.state.completed) == [1, 5, 6]
+    assert faults_of(again.runtime.state) == ()
+    again.crash()
+    stored = list(again.log.read(0, again.log.high_watermark()))
+    assert verify(stored).faults == []
+    plan = plan_prune(stored, keep_checkpoints=1)
+    assert plan.why_not == ""
+    assert plan.checkpoints == (1, 6)
+
+    back = HandDrivenJob(chain_of(provider()), log=again.log, from_checkpoint=1)
+    assert back.runtime.state.projections["source"] == (1,)
+    assert [one.state for one in back.register(0).accepted.states] == [b"1"]
+
+
+def checkpointed(job: HandDrivenJob) -> None:
+    attempt = job.register(0)
+    number = job.trigger()
+    assert number is not None
+    attempt.ack_checkpoint(number)
