@@ -133,6 +133,11 @@ class Mailbox:
         """See `StageEvents`. Behind what attempts have sent before."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
 
+    def connections_refused(self, count: int) -> None:
+        """So many have been refused so far. Any thread; nothing is queued, however many there are."""
+        if self._runtime is not None:
+            self._runtime.refused_connections = count
+
     def _requested(self, given: RequestArrived) -> None:
         # Behind what attempts have sent before, and held back with it where the log is slow.
         self._offer(lambda runtime: runtime.handle(given))

@@ -113,6 +113,9 @@ class Runtime:
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
+        self.refused_connections = 0
+        """By the endpoint, so far; set from any thread, and told by the next checkpoint's first record."""
+        self._refused_recorded = 0
         self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
             chain.coordinators,
@@ -726,10 +729,7 @@ class Runtime:
     def _checkpoint_due(self) -> None:
         interval_s = self._options.checkpoint_interval_s
         assert interval_s is not None, "the timer runs only with an interval"
-        before = self.state.next_checkpoint_id
-        if not self._is_stopping:
-            self.handle(CheckpointDue())
-        is_triggered = self.state.next_checkpoint_id != before
+        is_triggered = not self._is_stopping and self._trigger()
         self._timers.call_later(
             interval_s if is_triggered else interval_s / 10, self._checkpoint_due
         )
@@ -737,8 +737,15 @@ class Runtime:
     def trigger_checkpoint(self) -> int | None:
         """Trigger a checkpoint now; its id, or None where none may start now."""
         before = self.state.next_checkpoint_id
-        self.handle(CheckpointDue())
-        return before if self.state.next_checkpoint_id != before else None
+        return before if self._trigger() else None
+
+    def _trigger(self) -> bool:
+        before, refused = self.state.next_checkpoint_id, self.refused_connections
+        self.handle(CheckpointDue(refused_connections=refused - self._refused_recorded))
+        if self.state.next_checkpoint_id == before:
+            return False
+        self._refused_recorded = refused
+        return True
 
     def _retry_final_checkpoint(self) -> None:
         """The last checkpoint of a stream was aborted, and nothing else would bring another."""
@@ -749,7 +756,7 @@ class Runtime:
 
         def retry() -> None:
             self._is_final_retried = False
-            self.handle(CheckpointDue())
+            self._trigger()
 
         self._timers.call_later(delay_s, retry)
 
