@@ -11,6 +11,7 @@ connection to the driver's endpoint, with and without TLS. The log is in memory:
 import json
 import multiprocessing
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ class _Coordinator(OperatorCoordinator):
 
 class _Provider(CoordinatorProvider):
     operator_id = "source"
-    payload_types = ()
+    payload_types: tuple[type[Payload], ...] = ()
 
     def __init__(self) -> None:
         self.newest: CoordinatorContext | None = None
@@ -217,7 +218,10 @@ class _Connected:
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
         self._mailbox = mailbox
-        certificate, tls = new_certificate() if self._is_encrypted else (None, None)
+        certificate: Certificate | None = None
+        tls: ssl.SSLContext | None = None
+        if self._is_encrypted:
+            certificate, tls = new_certificate()
         self._endpoint = Endpoint(
             job_id=_JOB, driver_id=driver_id, token=self._token, arrivals=mailbox, tls=tls
         )
@@ -340,7 +344,7 @@ class _Watch:
 
 def _measure(transport: str, subtasks: int, rounds: int) -> Figures:
     provider, watch = _Provider(), _Watch()
-    surroundings = (
+    surroundings: _Simulated | _Connected = (
         _Simulated(subtasks)
         if transport == "simulated"
         else _Connected(subtasks, is_encrypted=transport == "connected, TLS")

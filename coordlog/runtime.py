@@ -760,6 +760,11 @@ class Runtime:
 
         self._timers.call_later(delay_s, retry)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the driver has been told to stop."""
+        return self._is_stopping
+
     def begin_stop(self, given: StopAsked, released: Callable[[], None]) -> None:
         """No new stage, no periodic checkpoint any more; `released` is called once the log has it."""
         self._is_stopping = True

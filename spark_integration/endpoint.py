@@ -272,7 +272,7 @@ class Endpoint:
             self._handle,
             sock=self._socket,
             ssl=self._tls,
-            **({} if self._tls is None else {"ssl_handshake_timeout": CONNECT_TIMEOUT_S}),
+            ssl_handshake_timeout=None if self._tls is None else CONNECT_TIMEOUT_S,
             process_request=self._admit,
             compression=None,
             max_size=MESSAGE_BYTES_MAX,

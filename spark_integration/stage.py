@@ -87,8 +87,8 @@ class SparkStage:
         registration_timeout_s: How long a task waits for the answer to its registration.
         call_timeout_s: How long one call of the chain may take.
         payloads: Where the job keeps large payloads.
-        on_lost: Told that Spark itself has gone, so that no stage run can follow; then no
-            `stage_ended` comes of the run that noticed it.
+        on_lost: Told, in place of the stage run's end, that Spark itself has gone, so that no
+            other run can follow.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SparkStage:
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
-        on_lost: Callable[[EnvironmentSetupError], None] | None = None,
+        on_lost: Callable[[int, EnvironmentSetupError], None] | None = None,
     ) -> None:
         self._on_lost = on_lost
         self._spark, self._parallelism, self._events = spark, parallelism, events
@@ -204,7 +204,7 @@ class SparkStage:
             run.ended.set()
             lost = None if error is None or run.cancelled else _lost_session(self._spark)
             if lost is not None and self._on_lost is not None:
-                self._on_lost(_session_lost(lost))
+                self._on_lost(run.stage_run, _session_lost(lost))
             else:
                 run.tell_once(self._events, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,8 @@ class SparkSurroundings:
 
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
-        token, tls = Token.new(), None
+        token = Token.new()
+        tls: ssl.SSLContext | None = None
         if self._place.is_encrypted:
             self._certificate, tls = new_certificate()
         endpoint = Endpoint(
@@ -94,7 +96,7 @@ class SparkSurroundings:
             events=mailbox,
             call_timeout_s=self._call_timeout_s,
             payloads=self._payloads,
-            on_lost=mailbox.end,
+            on_lost=mailbox.session_lost,
         )
         return address
 

@@ -52,7 +52,7 @@ def main() -> None:
     print(f"application {spark.sparkContext.applicationId}", flush=True)
     log = KafkaLog.for_job(GIVEN["job_id"], GIVEN["servers"])
     log.create()
-    source = (
+    source: KafkaSource | FileSource = (
         KafkaSource(GIVEN["topic"], bootstrap_servers=GIVEN["servers"], batch_rows=50)
         if "topic" in GIVEN
         else FileSource(GIVEN["source"], batch_rows=50)

@@ -200,9 +200,9 @@ class SparkCluster:
             _TAG: self._tag,
         }
 
-    def _said(self, name: str, pattern: str) -> str | None:
+    def _said(self, name: str, pattern: str) -> str:
         found = re.search(pattern, (self.folder / f"{name}.log").read_text("utf-8", "replace"))
-        return None if found is None else found[1]
+        return found[1] if found else ""
 
     def _registered(self, number: int) -> int:
         text = (self.folder / "master.log").read_text("utf-8", "replace")

@@ -147,11 +147,11 @@ def topics(broker: EmbeddedBroker) -> Iterator[Topics]:
 def app_id(submission: Submission) -> str:
     """What Spark calls it, once it does."""
 
-    def look() -> str | None:
+    def look() -> str:
         found = re.search(r"^application (\S+)$", submission.output, re.MULTILINE)
-        return None if found is None else found[1]
+        return found[1] if found else ""
 
-    return wait_for(look, "the application has an id") or ""
+    return wait_for(look, "the application has an id")
 
 
 def started(found: Case) -> list[Record]:
@@ -167,7 +167,7 @@ def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_tok
     """The package is in a zip, the endpoint encrypted and bound elsewhere than it is reached by."""
     endpoint = {"bind": "0.0.0.0", "ports": "40100-40899"}
     error = case.folder / "error"
-    order = {"seconds_per_row": 0.012, "log_level": "DEBUG", "endpoint": endpoint}
+    order: dict[str, Any] = {"seconds_per_row": 0.012, "log_level": "DEBUG", "endpoint": endpoint}
     order |= {"error_file": str(error)}
     first = case.submit(**order)
     case.wait_for(Kind.CHECKPOINT_COMPLETED, 2, first)
