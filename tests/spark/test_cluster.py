@@ -44,6 +44,12 @@ pytestmark = [
 SCRIPT: Final = Path(__file__).parents[1] / "cluster_job.py"
 FILES, ROWS, SUBTASKS = 24, 100, 3
 LIMIT_S: Final = 120.0
+ON_BOTH_WORKERS: Final = {
+    # Nothing starts before both executors are there, and then each of them gets a task.
+    "spark.cores.max": str(2 * SUBTASKS),
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "90s",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +173,8 @@ def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_tok
     """The package is in a zip, the endpoint encrypted and bound elsewhere than it is reached by."""
     endpoint = {"bind": "0.0.0.0", "ports": "40100-40899"}
     error = case.folder / "error"
-    order: dict[str, Any] = {"seconds_per_row": 0.012, "log_level": "DEBUG", "endpoint": endpoint}
-    order |= {"error_file": str(error)}
+    order: dict[str, Any] = {"seconds_per_row": 0.016, "log_level": "DEBUG", "endpoint": endpoint}
+    order |= {"error_file": str(error), "conf": ON_BOTH_WORKERS}
     first = case.submit(**order)
     case.wait_for(Kind.CHECKPOINT_COMPLETED, 2, first)
     token = (case.folder / "home" / "jobs" / case.job_id / "token").read_text("ascii").strip()
