@@ -12,7 +12,7 @@ ARGS ?=
 # how many tests run at a time, each of the processes with a broker and a Spark session of its own (1.5 GB)
 WORKERS ?= 2
 
-.PHONY: help setup setup-spark43 demo test test-docker test-spark43 test-all lint format types contracts contract \
+.PHONY: help setup setup-spark43 demo test test-cluster test-docker test-spark43 test-all lint format types contracts contract \
         check chaos coverage exhaustive fencing fuzz bench bench-ingest bench-memory mutants simulate clean
 
 help: ## this list
@@ -29,6 +29,9 @@ test: setup ## every test that this machine can run
 
 test-docker: setup ## the tests that need a Docker engine, with the engine that is there; no skips
 	@$(PYTEST) -m docker --no-skips $(ARGS)
+
+test-cluster: setup ## a job by spark-submit on a standalone cluster, where everything is killed once; two minutes
+	@$(PYTEST) tests/spark/test_cluster.py tests/spark/test_stage_retry.py $(ARGS)
 
 setup-spark43:
 	@scripts/setup.sh --venv .venv-spark43 --pyspark 4.3.0

@@ -133,6 +133,25 @@ class Mailbox:
         """See `StageEvents`. Behind what attempts have sent before."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
 
+    def session_lost(self, stage_run: int, error: CoordlogError) -> None:
+        """No stage can run any more. Behind what attempts have sent before; any thread.
+
+        It ends the driver; one that has been told to stop has lost its stage, and stops.
+        """
+
+        def act(runtime: Runtime) -> None:
+            if runtime.is_stopping:
+                runtime.stage_ended(stage_run, str(error))
+            else:
+                self.end(error)
+
+        self._offer(act)
+
+    def connections_refused(self, count: int) -> None:
+        """So many have been refused so far. Any thread; nothing is queued, however many there are."""
+        if self._runtime is not None:
+            self._runtime.refused_connections = count
+
     def _requested(self, given: RequestArrived) -> None:
         # Behind what attempts have sent before, and held back with it where the log is slow.
         self._offer(lambda runtime: runtime.handle(given))

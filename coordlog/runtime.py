@@ -114,6 +114,9 @@ class Runtime:
     ) -> None:
         self.state = state
         self.outcome: EndJob | None = None
+        self.refused_connections = 0
+        """By the endpoint, so far; set from any thread, and told by the next checkpoint's first record."""
+        self._refused_recorded = 0
         self.payloads = payloads or DriverPayloads()
         self.host = CoordinatorHost(
             chain.coordinators,
@@ -727,10 +730,7 @@ class Runtime:
     def _checkpoint_due(self) -> None:
         interval_s = self._options.checkpoint_interval_s
         assert interval_s is not None, "the timer runs only with an interval"
-        before = self.state.next_checkpoint_id
-        if not self._is_stopping:
-            self.handle(CheckpointDue())
-        is_triggered = self.state.next_checkpoint_id != before
+        is_triggered = not self._is_stopping and self._trigger()
         self._timers.call_later(
             interval_s if is_triggered else interval_s / 10, self._checkpoint_due
         )
@@ -738,8 +738,15 @@ class Runtime:
     def trigger_checkpoint(self) -> int | None:
         """Trigger a checkpoint now; its id, or None where none may start now."""
         before = self.state.next_checkpoint_id
-        self.handle(CheckpointDue())
-        return before if self.state.next_checkpoint_id != before else None
+        return before if self._trigger() else None
+
+    def _trigger(self) -> bool:
+        before, refused = self.state.next_checkpoint_id, self.refused_connections
+        self.handle(CheckpointDue(refused_connections=refused - self._refused_recorded))
+        if self.state.next_checkpoint_id == before:
+            return False
+        self._refused_recorded = refused
+        return True
 
     def _retry_final_checkpoint(self) -> None:
         """The last checkpoint of a stream was aborted, and nothing else would bring another."""
@@ -750,9 +757,14 @@ class Runtime:
 
         def retry() -> None:
             self._is_final_retried = False
-            self.handle(CheckpointDue())
+            self._trigger()
 
         self._timers.call_later(delay_s, retry)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the driver has been told to stop."""
+        return self._is_stopping
 
     def begin_stop(self, given: StopAsked, released: Callable[[], None]) -> None:
         """No new stage, no periodic checkpoint any more; `released` is called once the log has it."""

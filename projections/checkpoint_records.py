@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from immutables import Map
 
@@ -36,6 +36,7 @@ from .state import (
 )
 
 __all__ = [
+    "REFUSED_CONNECTIONS",
     "barrier_injected",
     "channel_state",
     "checkpoint_aborted",
@@ -46,6 +47,9 @@ __all__ = [
     "reset_to_checkpoint",
     "restored_subtasks",
 ]
+
+REFUSED_CONNECTIONS: Final = "refused_connections"
+"""On `CHECKPOINT_TRIGGERED`: how many the endpoint has refused since the one before; absent where none."""
 
 
 def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTriggered) -> JobState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,6 +18,7 @@ from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.schemas.payload import Payload, PayloadTypes
 
+from .certificate import CERTIFICATE_VARIABLE, Certificate, find_certificate, is_encrypted
 from .token import TOKEN_VARIABLE, Token, find_token
 from .wire import (
     REQUEST_PATH,
@@ -25,6 +27,7 @@ from .wire import (
     WIRE_VERSION,
     AskCoordinator,
     CoordinatorAnswer,
+    WireMessage,
     decode,
     encode,
 )
@@ -85,6 +88,7 @@ def request_coordinator(
     endpoint: str,
     response_types: Iterable[type[Payload]],
     token: Token | None = None,
+    certificate: Certificate | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Answer:
     """Ask a coordinator of a job that another process drives, and wait for its answer to be in the log.
@@ -96,45 +100,31 @@ def request_coordinator(
         endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
         response_types: What may be answered.
         token: The job's; by default `COORDLOG_TOKEN`, or the job's file.
+        certificate: What its driver shows where it is encrypted (`wss:`); by default the file that
+            `COORDLOG_CERTIFICATE` names, or the job's file.
         timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
 
     Raises:
         RequestError: There is no answer; the leaf says why.
-        OptionError: There is no token.
+        OptionError: There is no token, or no certificate where one is needed.
         PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
         TooLargeError: The request is above its limit.
     """
-    deadline = time.monotonic() + timeout_s
     token = token or find_token(job_id, endpoint=endpoint)
     if token is None:
         expected = f"the token of job {job_id}: it has no file on this machine"
         raise OptionError(TOKEN_VARIABLE, None, expected)
+    tls = None
+    if is_encrypted(endpoint):
+        certificate = certificate or find_certificate(job_id, endpoint=endpoint)
+        if certificate is None:
+            expected = f"the certificate of job {job_id}: it has no file on this machine"
+            raise OptionError(CERTIFICATE_VARIABLE, None, expected)
+        tls = certificate.context()
     types = PayloadTypes((type(request), *response_types))
     payload_type, payload = encoded_request(types, request)
     ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
-    headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": token.header()}
-    try:
-        with connect(
-            endpoint + REQUEST_PATH,
-            additional_headers=headers,
-            proxy=None,
-            compression=None,
-            open_timeout=timeout_s,
-            ping_interval=None,
-            close_timeout=_CLOSE_S,
-            max_size=MESSAGE_BYTES_MAX,
-            logger=SOCKET_LOGGER,
-        ) as channel:
-            channel.send(encode(ask))
-            data = channel.recv(timeout=max(0.0, deadline - time.monotonic()))
-            answer = decode(data if isinstance(data, bytes) else data.encode())
-    except InvalidStatus as refused:
-        said = (refused.response.body or b"").decode(errors="replace").strip()
-        reason = f"{endpoint} lets it not in ({refused.response.status_code}): {said}"
-        raise RequestUnansweredError(operator_id, reason) from refused
-    except (OSError, WebSocketException, ValueError) as error:
-        reason = f"{endpoint}: {str(error) or type(error).__name__}"
-        raise RequestUnansweredError(operator_id, reason) from error
+    answer = _exchanged(ask, endpoint, token, tls, timeout_s)
     if not isinstance(answer, CoordinatorAnswer):
         reason = f"{endpoint} says {type(answer).__name__}"
         raise RequestUnansweredError(operator_id, reason)
@@ -147,3 +137,34 @@ def request_coordinator(
         reason=answer.reason,
     )
     return answer_of(effect, types, operator_id, payload_type)
+
+
+def _exchanged(
+    ask: AskCoordinator, endpoint: str, token: Token, tls: ssl.SSLContext | None, timeout_s: float
+) -> WireMessage:
+    """What the driver answers. Raises RequestUnansweredError."""
+    deadline = time.monotonic() + timeout_s
+    headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": token.header()}
+    try:
+        with connect(
+            endpoint + REQUEST_PATH,
+            additional_headers=headers,
+            ssl=tls,
+            proxy=None,
+            compression=None,
+            open_timeout=timeout_s,
+            ping_interval=None,
+            close_timeout=_CLOSE_S,
+            max_size=MESSAGE_BYTES_MAX,
+            logger=SOCKET_LOGGER,
+        ) as channel:
+            channel.send(encode(ask))
+            data = channel.recv(timeout=max(0.0, deadline - time.monotonic()))
+            return decode(data if isinstance(data, bytes) else data.encode())
+    except InvalidStatus as refused:
+        said = (refused.response.body or b"").decode(errors="replace").strip()
+        reason = f"{endpoint} lets it not in ({refused.response.status_code}): {said}"
+        raise RequestUnansweredError(ask.operator_id, reason) from refused
+    except (OSError, WebSocketException, ValueError) as error:
+        reason = f"{endpoint}: {str(error) or type(error).__name__}"
+        raise RequestUnansweredError(ask.operator_id, reason) from error

@@ -33,6 +33,7 @@ from coordlog.limits import (
 )
 from coordlog.messages import DownMessage, Fenced, UpMessage
 
+from .certificate import Certificate, is_encrypted
 from .token import Token
 from .wire import (
     ATTEMPT_PATH,
@@ -107,6 +108,7 @@ class DriverConnection:
     Args:
         endpoint: The driver's.
         token: The job's.
+        certificate: The driver's, where the endpoint is encrypted.
         lease_s: A driver that is silent for so long is taken for dead.
         heartbeat_s: How often the driver is told that the task lives.
     """
@@ -116,13 +118,16 @@ class DriverConnection:
         *,
         endpoint: str,
         token: Token,
+        certificate: Certificate | None = None,
         lease_s: float = LEASE_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.inbox = TaskInbox()
         self.subtask = self.attempt_number = -1
         """For messages."""
+        assert is_encrypted(endpoint) == (certificate is not None), "one comes with the other"
         self._endpoint, self._token = endpoint, token
+        self._tls = None if certificate is None else certificate.context()
         self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = threading.Condition()
@@ -265,6 +270,7 @@ class DriverConnection:
         channel = await connect(
             self._endpoint + ATTEMPT_PATH,
             sock=self._socket,
+            ssl=self._tls,
             additional_headers={
                 "Authorization": self._token.header(),
                 VERSION_HEADER: str(WIRE_VERSION),

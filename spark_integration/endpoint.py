@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import itertools
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -43,6 +45,7 @@ from coordlog.outside import Arrivals
 from coordlog.requests import Requests
 
 from .attempt_connection import AttemptConnection, estimated_bytes, peer_of, why_closed
+from .certificate import is_encrypted, unverified_context
 from .client_requests import answered
 from .token import NONCE_BYTES, Token, new_nonce
 from .wire import (
@@ -61,9 +64,12 @@ from .wire import (
     encode,
 )
 
-__all__ = ["Endpoint", "endpoint_address", "probe_driver"]
+__all__ = ["ANY_PORT", "Endpoint", "endpoint_address", "probe_driver"]
 
 _log = logging.getLogger(__name__)
+
+ANY_PORT: Final = range(1)
+"""Port 0: the machine chooses."""
 
 _BACKLOG: Final = 1024
 _REFUSALS_TOLD: Final = 50
@@ -73,9 +79,10 @@ _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
 
 
-def endpoint_address(host: str, port: int) -> str:
-    """The address as records and closures hold it: `ws://10.0.0.7:40123`."""
-    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+def endpoint_address(host: str, port: int, *, is_encrypted: bool = False) -> str:
+    """The address as records and closures hold it: `wss://10.0.0.7:40123`; `ws:` without TLS."""
+    scheme = "wss" if is_encrypted else "ws"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Endpoint:
@@ -86,9 +93,12 @@ class Endpoint:
         driver_id: The driver.
         token: Without it nobody is let in.
         arrivals: Told what comes, on this endpoint's thread.
+        on_refused: Told how many connections have been refused so far; on this endpoint's thread.
         requests: Answers clients' requests; its `end` comes before this endpoint's `stop`.
-        host: What to bind to, and where tasks reach it.
-        port: 0 for any that is free.
+        host: What to bind to.
+        advertised: Where tasks and clients reach it; None: at `host`.
+        ports: The first that is free is taken.
+        tls: By which it is encrypted; None: it is not.
         lease_s: An attempt that is silent for so long has failed.
         heartbeat_s: How often it is told that the driver lives.
         unreleased_messages_max: An attempt that has so many waiting for the log is not read.
@@ -104,9 +114,12 @@ class Endpoint:
         driver_id: str,
         token: Token,
         arrivals: Arrivals,
+        on_refused: Callable[[int], None] | None = None,
         requests: Requests | None = None,
         host: str = "127.0.0.1",
-        port: int = 0,
+        advertised: str | None = None,
+        ports: range = ANY_PORT,
+        tls: ssl.SSLContext | None = None,
         lease_s: float = LEASE_S,
         heartbeat_s: float = HEARTBEAT_S,
         unreleased_messages_max: int = UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
@@ -115,7 +128,8 @@ class Endpoint:
         outgoing_bytes_max: int = OUTGOING_BYTES_PER_ATTEMPT_MAX,
     ) -> None:
         self._job_id, self._driver_id, self._token = job_id, driver_id, token
-        self._arrivals, self._host, self._port = arrivals, host, port
+        self._arrivals, self._host, self._ports = arrivals, host, ports
+        self._advertised, self._tls = advertised or host, tls
         self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
         self._unreleased_messages_max = unreleased_messages_max
         self._unreleased_bytes_max = unreleased_bytes_max
@@ -124,7 +138,7 @@ class Endpoint:
         self._ids = itertools.count(1)
         self._connections: dict[int, AttemptConnection] = {}
         self._requests = requests
-        self._refused = 0
+        self._refused, self._on_refused = 0, on_refused
         self._clients: set[asyncio.Task[None]] = set()
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
@@ -143,19 +157,32 @@ class Endpoint:
         Raises:
             EnvironmentSetupError: It cannot be bound.
         """
-        try:
-            # One address only: with port 0, each address of a name would get a port of its own.
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
-        except OSError as error:
-            raise EnvironmentSetupError(
-                f"the driver cannot listen at {self._host!r}: {error}",
-                "set spark.driver.host to an address of this machine that executors reach",
-            ) from error
-        self.address = endpoint_address(self._host, self._socket.getsockname()[1])
+        self._socket = self._listen()
+        port = self._socket.getsockname()[1]
+        self.address = endpoint_address(self._advertised, port, is_encrypted=self._tls is not None)
         self._thread.start()
         _log.info("job=%s the endpoint listens at %s", self._job_id, self.address)
         return self.address
+
+    def _listen(self) -> socket.socket:
+        refused: OSError | None = None
+        for port in self._ports:
+            try:
+                # One address only: with port 0, each address of a name would get a port of its own.
+                found = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)[0]
+                return socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+            except OSError as error:
+                refused = error
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    break
+        where = repr(self._host)
+        if self._ports != ANY_PORT:
+            where += f", ports {self._ports.start} to {self._ports.stop - 1}"
+        raise EnvironmentSetupError(
+            f"the driver cannot listen at {where}: {refused}",
+            "bind it to an address of this machine, at a port that is free: spark.driver.host, or "
+            "the job's endpoint options (bind, ports), say which",
+        ) from refused
 
     def stop(self) -> None:
         """End each connection after what was sent, within a bound, and the thread. Again: nothing.
@@ -244,6 +271,8 @@ class Endpoint:
         server = await serve(
             self._handle,
             sock=self._socket,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else CONNECT_TIMEOUT_S,
             process_request=self._admit,
             compression=None,
             max_size=MESSAGE_BYTES_MAX,
@@ -296,7 +325,8 @@ class Endpoint:
             )
         if path != DRIVER_PATH and not self._token.is_in(request.headers.get("Authorization")):
             self._tell_refused(channel, "wrong token")
-            return channel.respond(401, f"not the token of job {self._job_id}'s driver\n")
+            # Nor is he told whose driver this is.
+            return channel.respond(401, "not this driver's token\n")
         return None
 
     async def _handle(self, channel: ServerConnection) -> None:
@@ -324,6 +354,8 @@ class Endpoint:
     def _tell_refused(self, channel: ServerConnection, why: str) -> None:
         """One line each, then fewer and fewer: whoever is let in nowhere must not fill a disk."""
         self._refused += 1
+        if self._on_refused is not None:
+            self._on_refused(self._refused)
         if self._refused <= _REFUSALS_TOLD or self._refused.bit_count() == 1:
             _log.warning(
                 *("job=%s refused %s: %.500s (%d refused so far)", self._job_id),
@@ -516,6 +548,8 @@ def probe_driver(
             close_timeout=0.1,
             max_size=MESSAGE_BYTES_MAX,
             logger=SOCKET_LOGGER,
+            # Whoever answers proves himself by the token, and is shown nothing: no certificate is needed.
+            ssl=unverified_context() if is_encrypted(endpoint) else None,
         ) as channel:
             channel.send(encode(ClientHello(nonce=nonce)))
             answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))

@@ -35,6 +35,7 @@ from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
+from .endpoint_options import EndpointOptions
 from .jvm_end import told_of_jvm_end
 from .payload_options import PayloadChoice
 from .session import plain_interrupts
@@ -104,6 +105,7 @@ class Job:
             that all machines of the cluster find. Without it a folder in `COORDLOG_HOME`, where
             session and broker are on this machine; elsewhere such a payload is refused.
         payload_limit_bytes: A payload above this goes there.
+        endpoint: Where the driver listens for its tasks and for clients, and whether encrypted.
         on_restored: Told how the job goes on, before it does.
         on_progress: While the history is folded: the offset reached, and the high watermark.
         on_waiting: While the log does not answer: seconds waited, the last error.
@@ -144,6 +146,7 @@ class Job:
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
         payload_store: str | None = None,
         payload_limit_bytes: int = PAYLOAD_BYTES_MAX,
+        endpoint: EndpointOptions | None = None,
         on_restored: Callable[[Restored], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_waiting: Callable[[float, str], None] | None = None,
@@ -165,6 +168,7 @@ class Job:
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
+        interval_s = None if batch else checkpoint_interval_s
         _check_way(self.chain, is_batch=batch, restore=restore)
         self._options = DriverOptions(
             job_id=job_id,
@@ -178,15 +182,12 @@ class Job:
             restarts_max=restarts_max,
             restart_window_s=restart_window_s,
             runtime=_runtime(
-                None if batch else checkpoint_interval_s,
-                checkpoint_timeout_s,
-                registration_timeout_s,
-                snapshot_every,
+                interval_s, checkpoint_timeout_s, registration_timeout_s, snapshot_every
             ),
             patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
-        self._on_released = on_released
+        self._on_released, self._endpoint = on_released, endpoint
 
     def run(self, spark: SparkSession) -> JobResult:
         """Run to the end, or until told to stop.
@@ -264,6 +265,7 @@ class Job:
             parallelism=self.parallelism,
             call_timeout_s=self._call_timeout_s,
             payloads=payloads,
+            endpoint=self._endpoint,
         )
         driver = JobDriver(
             chain=self.chain,

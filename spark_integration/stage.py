@@ -30,6 +30,7 @@ from coordlog.limits import (
 from coordlog.outside import StageEvents
 from coordlog.payloads import NO_STORE, PayloadOptions
 
+from .certificate import Certificate
 from .task import TaskChain, TaskWork, spark_function
 from .token import Token
 
@@ -79,12 +80,15 @@ class SparkStage:
         parallelism: How many subtasks.
         endpoint: Where tasks connect.
         token: By which they are let in.
+        certificate: What the endpoint shows, where it is encrypted.
         events: Told of each stage run's end.
         lease_s: A task whose driver is silent for so long ends itself.
         heartbeat_s: How often a task tells that it lives.
         registration_timeout_s: How long a task waits for the answer to its registration.
         call_timeout_s: How long one call of the chain may take.
         payloads: Where the job keeps large payloads.
+        on_lost: Told, in place of the stage run's end, that Spark itself has gone, so that no
+            other run can follow.
     """
 
     def __init__(
@@ -98,16 +102,19 @@ class SparkStage:
         endpoint: str,
         token: Token,
         events: StageEvents,
+        certificate: Certificate | None = None,
         lease_s: float = LEASE_S,
         heartbeat_s: float = HEARTBEAT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
+        on_lost: Callable[[int, EnvironmentSetupError], None] | None = None,
     ) -> None:
+        self._on_lost = on_lost
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
         self._chain = TaskChain.of(chain)
-        self._endpoint, self._token = endpoint, token
+        self._endpoint, self._token, self._certificate = endpoint, token, certificate
         self._lease_s, self._heartbeat_s = lease_s, heartbeat_s
         self._registration_timeout_s = registration_timeout_s
         self._call_timeout_s, self._payloads = call_timeout_s, payloads
@@ -172,6 +179,7 @@ class SparkStage:
             stage_run=run.stage_run,
             endpoint=self._endpoint,
             token=self._token,
+            certificate=self._certificate,
             chain=self._chain,
             lease_s=self._lease_s,
             heartbeat_s=self._heartbeat_s,
@@ -194,17 +202,19 @@ class SparkStage:
         finally:
             _log.info("job=%s stage_run=%d ended: %s", self._job_id, run.stage_run, error or "well")
             run.ended.set()
-            run.tell_once(self._events, error)
+            lost = None if error is None or run.cancelled else _lost_session(self._spark)
+            if lost is not None and self._on_lost is not None:
+                self._on_lost(run.stage_run, _session_lost(lost))
+            else:
+                run.tell_once(self._events, error)
 
     def _run_stage(self, run: _Run, work: TaskWork) -> str | None:
         """Run the stage to its end; why it failed, if it did."""
-        spark, count = self._spark, self._parallelism
+        spark = self._spark
         try:
             _use_own_interpreter(spark)
             _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
-            # One row and one partition for each subtask, and no shuffle that could merge them.
-            rows = spark.range(0, count, 1, count)
-            rows.mapInArrow(spark_function(work), "subtask long").collect()
+            _run_tasks(spark, work, self._parallelism)
         except Exception as error:  # noqa: BLE001, the port's edge: it goes on as a reason
             return run.cancelled or short_reason(error)
         return None
@@ -225,7 +235,7 @@ class SparkStage:
 
 # --- sessions -------------------------------------------------------------------------------------
 def endpoint_host(spark: SparkSession) -> str:
-    """Where the endpoint binds, and tasks reach it: the loopback address in local mode."""
+    """Where tasks reach the endpoint unless the user says so: the loopback address in local mode."""
     if _LOCAL.fullmatch(_master(spark)):
         return "127.0.0.1"
     return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
@@ -247,7 +257,8 @@ def check_slots(spark: SparkSession, parallelism: int) -> None:
     _warn_of_few_failures(spark)
     is_local = _LOCAL.fullmatch(_master(spark)) is not None
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # more executors may come when the stage asks for them
+        _check_dynamic_slots(spark, parallelism)
+        return  # more executors come when the stage asks for them
     deadline = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
         slots = _slots(spark)
@@ -267,6 +278,24 @@ def check_slots(spark: SparkSession, parallelism: int) -> None:
         time.sleep(_POLL_S)
 
 
+def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
+    """Refuse bounds of dynamic allocation below which all subtasks can never run."""
+    executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
+    cores = spark.conf.get("spark.executor.cores", None)
+    if executors is None or cores is None:
+        return  # without a bound, or with as many cores as a machine has
+    of_each = int(cores) // int(spark.conf.get("spark.task.cpus", "1") or "1")
+    slots = int(executors) * of_each
+    if slots < parallelism:
+        raise EnvironmentSetupError(
+            f"too few slots: {parallelism} subtasks need one each, and dynamic allocation gives at "
+            f"most {slots}: {executors} executors (spark.dynamicAllocation.maxExecutors) of "
+            f"{of_each}",
+            f"allow at least {-(-parallelism // max(of_each, 1))} executors, or a parallelism of at "
+            f"most {slots}",
+        )
+
+
 def _warn_of_few_failures(spark: SparkSession) -> None:
     """Spark counts a task's failures over the job's life, and aborts the stage at its own limit."""
     master = _master(spark)
@@ -283,6 +312,31 @@ def _warn_of_few_failures(spark: SparkSession) -> None:
             "is the restart policy's to say",
             *(master, failures, advice),
         )
+
+
+def _run_tasks(spark: SparkSession, work: TaskWork, count: int) -> None:
+    """One row and one partition for each subtask, and no shuffle that could merge them."""
+    spark.range(0, count, 1, count).mapInArrow(spark_function(work), "subtask long").collect()
+
+
+def _lost_session(spark: SparkSession) -> str | None:
+    """Why nothing can run on this session any more; None where it can, or nobody can tell."""
+    context = _context(spark)
+    if context is None:
+        return None
+    try:
+        # In this process the context may be closed, and in the JVM stopped, each alone.
+        is_stopped = context._jsc is None or context._jsc.sc().isStopped()  # noqa: SLF001, as `_slots`
+    except Exception as error:  # noqa: BLE001, py4j's own, and whatever a socket raises
+        return f"its JVM does not answer any more ({type(error).__name__}: {error})"
+    return "its context has been stopped" if is_stopped else None
+
+
+def _session_lost(why: str) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"Spark has gone from under the job: {why}",
+        "start the job again: it goes on from its last checkpoint",
+    )
 
 
 def _master(spark: SparkSession) -> str:

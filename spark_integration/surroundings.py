@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from coordlog.outside import Connections, Stage
 from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
+from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
 from .endpoint import Endpoint
+from .endpoint_options import EndpointOptions
 from .liveness import does_driver_live
-from .stage import SparkStage, check_slots, endpoint_host
+from .stage import SparkStage, check_slots
 from .token import Token, forget_token, write_token
 
 if TYPE_CHECKING:
@@ -43,13 +46,16 @@ class SparkSurroundings:
         parallelism: int,
         call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
+        endpoint: EndpointOptions | None = None,
     ) -> None:
         check_slots(spark, parallelism)
         self._payloads = payloads
         self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
+        self._place = (endpoint or EndpointOptions()).on(spark)
         self._endpoint: Endpoint | None = None
+        self._certificate: Certificate | None = None
         self._stage: SparkStage | None = None
         self._token: Token | None = None
 
@@ -61,13 +67,20 @@ class SparkSurroundings:
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
         token = Token.new()
+        tls: ssl.SSLContext | None = None
+        if self._place.is_encrypted:
+            self._certificate, tls = new_certificate()
         endpoint = Endpoint(
             job_id=self._job_id,
             driver_id=driver_id,
             token=token,
             arrivals=mailbox,
+            on_refused=mailbox.connections_refused,
             requests=mailbox.requests,
-            host=endpoint_host(self._spark),
+            host=self._place.bind,
+            advertised=self._place.host,
+            ports=self._place.ports,
+            tls=tls,
         )
         self._endpoint = endpoint
         address = endpoint.start()
@@ -80,9 +93,11 @@ class SparkSurroundings:
             parallelism=self._parallelism,
             endpoint=address,
             token=token,
+            certificate=self._certificate,
             events=mailbox,
             call_timeout_s=self._call_timeout_s,
             payloads=self._payloads,
+            on_lost=mailbox.session_lost,
         )
         return address
 
@@ -90,6 +105,8 @@ class SparkSurroundings:
         """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
         assert self._token is not None, "begun"
         assert self._endpoint is not None, "begun"
+        if self._certificate is not None:
+            write_certificate(self._job_id, self._certificate, endpoint=self._endpoint.address)
         write_token(self._job_id, self._token, endpoint=self._endpoint.address)
 
     def connections(self) -> Connections:
@@ -115,4 +132,5 @@ class SparkSurroundings:
         finally:
             if self._endpoint is not None:
                 forget_token(self._job_id, self._endpoint.address)
+                forget_certificate(self._job_id, self._endpoint.address)
                 self._endpoint.stop()

@@ -25,6 +25,7 @@ from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Fenced, Re
 from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.schemas.payload import Payload
 
+from .certificate import Certificate
 from .driver_connection import DriverConnection
 from .token import Token
 
@@ -127,6 +128,8 @@ class TaskWork:
     endpoint: str
     token: Token
     chain: TaskChain
+    certificate: Certificate | None = None
+    """The endpoint's, where it is encrypted."""
     lease_s: float = LEASE_S
     heartbeat_s: float = HEARTBEAT_S
     registration_timeout_s: float = REGISTRATION_TIMEOUT_S
@@ -166,6 +169,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
     connection = DriverConnection(
         endpoint=work.endpoint,
         token=work.token,
+        certificate=work.certificate,
         lease_s=work.lease_s,
         heartbeat_s=work.heartbeat_s,
     )

@@ -27,9 +27,12 @@ __all__ = [
     "TOKEN_VARIABLE",
     "Token",
     "find_token",
+    "forget_beside_endpoint",
     "forget_token",
     "job_folder",
     "new_nonce",
+    "paths_beside_endpoint",
+    "write_beside_endpoint",
     "write_token",
 ]
 
@@ -37,6 +40,7 @@ TOKEN_VARIABLE: Final = "COORDLOG_TOKEN"  # noqa: S105, its name
 NONCE_BYTES: Final = 32
 
 _SCHEME: Final = "Bearer "
+_FILE: Final = "token"
 
 
 class Token:
@@ -122,32 +126,50 @@ def write_token(job_id: str, token: Token, *, endpoint: str | None = None) -> Pa
         token: The driver's.
         endpoint: Where it listens, as `EPOCH_STARTED` has it: `find_token` finds the token by it.
     """
-    home = private_folder(home_folder())
-    private_folder(home / "jobs")
-    folder = private_folder(job_folder(job_id))
-    if endpoint is not None:
-        _write(_of_endpoint(job_id, endpoint), token)
-    return _write(folder / "token", token)
+    return write_beside_endpoint(job_id, _FILE, token.text() + "\n", endpoint=endpoint)
 
 
 def forget_token(job_id: str, endpoint: str) -> None:
     """Nobody listens at this endpoint any more. Call it while the endpoint is still this driver's."""
+    forget_beside_endpoint(job_id, _FILE, endpoint)
+
+
+def write_beside_endpoint(job_id: str, name: str, text: str, *, endpoint: str | None) -> Path:
+    """Put what clients of a driver need in the place of the last driver's; only this user can read it.
+
+    And, with `endpoint`, in a file of that endpoint's own, which no other driver replaces.
+    """
+    home = private_folder(home_folder())
+    private_folder(home / "jobs")
+    folder = private_folder(job_folder(job_id))
+    if endpoint is not None:
+        _write(_of_endpoint(job_id, name, endpoint), text)
+    return _write(folder / name, text)
+
+
+def forget_beside_endpoint(job_id: str, name: str, endpoint: str) -> None:
+    """Remove the file of an endpoint's own."""
     with contextlib.suppress(OSError):
-        _of_endpoint(job_id, endpoint).unlink(missing_ok=True)
+        _of_endpoint(job_id, name, endpoint).unlink(missing_ok=True)
 
 
-def _of_endpoint(job_id: str, endpoint: str) -> Path:
-    name = hashlib.blake2b(endpoint.encode(), digest_size=8).hexdigest()
-    return job_folder(job_id) / f"token-{name}"
+def paths_beside_endpoint(job_id: str, name: str, endpoint: str | None) -> tuple[Path, ...]:
+    """Where to look: the endpoint's own file, then that of the job's last driver."""
+    own = () if endpoint is None else (_of_endpoint(job_id, name, endpoint),)
+    return (*own, job_folder(job_id) / name)
 
 
-def _write(path: Path, token: Token) -> Path:
-    folder = path.parent
+def _of_endpoint(job_id: str, name: str, endpoint: str) -> Path:
+    digest = hashlib.blake2b(endpoint.encode(), digest_size=8).hexdigest()
+    return job_folder(job_id) / f"{name}-{digest}"
+
+
+def _write(path: Path, text: str) -> Path:
     # mkstemp's files are 0600 from the beginning, whatever the umask is.
-    descriptor, temporary = tempfile.mkstemp(prefix=".token-", dir=folder)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token.text() + "\n")
+            file.write(text)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -166,8 +188,7 @@ def find_token(job_id: str, *, endpoint: str | None = None) -> Token | None:
     given = os.environ.get(TOKEN_VARIABLE)
     if given:
         return Token.parse(given, where=TOKEN_VARIABLE)
-    paths = [] if endpoint is None else [_of_endpoint(job_id, endpoint)]
-    for path in (*paths, job_folder(job_id) / "token"):
+    for path in paths_beside_endpoint(job_id, _FILE, endpoint):
         with contextlib.suppress(FileNotFoundError):
             return Token.parse(path.read_text("ascii", errors="replace"), where=str(path))
     return None

@@ -181,6 +181,7 @@ class EndpointSurroundings(InMemorySurroundings):
             driver_id=driver_id,
             token=TOKEN,
             arrivals=mailbox,
+            on_refused=mailbox.connections_refused,
             requests=mailbox.requests,
         )
         return self.endpoint.start()

@@ -64,6 +64,7 @@ SETTINGS: Final = (
     ),
     Setting(key="ivy-settings", summary="A settings file of Ivy, for a mirror of Maven Central."),
     Setting(key="token", summary="A job's token, for a client on another machine."),
+    Setting(key="certificate", summary="A file with the certificate of a job's driver, there too."),
     Setting(key="secret-key", summary="The key of payloads' secret fields: 128 hex digits."),
     Setting(key="kafka-security-file", summary="A TOML file with what follows, without `kafka-`."),
     Setting(key="kafka-protocol", summary="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),

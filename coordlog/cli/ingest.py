@@ -185,6 +185,27 @@ __all__ = ["ingest"]
     "--master", metavar="URL", help="Spark's; without it all runs in this process's machine."
 )
 @click.option(
+    "--endpoint-host",
+    metavar="HOST",
+    help="What tasks and clients reach the driver by; without it spark.driver.host.",
+)
+@click.option(
+    "--endpoint-bind",
+    metavar="ADDRESS",
+    help="Where the driver listens, 0.0.0.0 for everywhere; without it --endpoint-host.",
+)
+@click.option(
+    "--endpoint-ports",
+    metavar="FIRST-LAST",
+    help="The first free one of these ports is taken; without it any.",
+)
+@click.option(
+    "--endpoint-tls",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    help="Encrypt what tasks and clients say; auto: where they may be on other machines.",
+)
+@click.option(
     "--restarts-max",
     type=int,
     default=RESTARTS_MAX,

@@ -27,6 +27,7 @@ from coordlog.limits import (
 from .ingest_kafka import is_kafka, kafka_problems, kafka_source
 
 if TYPE_CHECKING:
+    from coordlog.spark_integration.endpoint_options import EndpointOptions
     from coordlog.spark_integration.files.sink import ParquetSink
     from coordlog.spark_integration.files.source import FileSource
     from coordlog.spark_integration.kafka.source import KafkaSource
@@ -91,6 +92,10 @@ class IngestOptions:
     starting: str = "earliest"
     decode: Literal["utf8"] | None = None
     master: str | None = None
+    endpoint_host: str | None = None
+    endpoint_bind: str | None = None
+    endpoint_ports: str | None = None
+    endpoint_tls: Literal["auto", "on", "off"] = "auto"
     restarts_max: int = RESTARTS_MAX
     is_take_over: bool = False
     is_again: bool = False
@@ -119,6 +124,7 @@ class IngestParts:
     source: FileSource | KafkaSource
     transform: TransformFunction | None
     sink: ParquetSink
+    endpoint: EndpointOptions
 
     def chain(self) -> Chain:
         """As `Job` makes it of them."""
@@ -198,14 +204,28 @@ def parts_of(options: IngestOptions) -> IngestParts:
             widen=options.is_widening,
         )
     )
+    endpoint = attempt(lambda: _endpoint(options))
     transform = None
     if options.transform is not None:
         named = options.transform
         is_local = options.master is None or options.master.startswith("local")
         transform = attempt(lambda: load_transform(named, is_local=is_local))
-    if problems or source is None or sink is None:
+    if problems or source is None or sink is None or endpoint is None:
         raise OptionsError(tuple(problems))
-    return IngestParts(job_id=job_id, source=source, transform=transform, sink=sink)
+    return IngestParts(
+        job_id=job_id, source=source, transform=transform, sink=sink, endpoint=endpoint
+    )
+
+
+def _endpoint(options: IngestOptions) -> EndpointOptions:
+    from coordlog.spark_integration.endpoint_options import EndpointOptions  # noqa: PLC0415, heavy
+
+    return EndpointOptions(
+        host=options.endpoint_host,
+        bind=options.endpoint_bind,
+        ports=options.endpoint_ports,
+        tls=options.endpoint_tls,
+    )
 
 
 def _out_of_range(options: IngestOptions) -> list[str]:

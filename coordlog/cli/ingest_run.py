@@ -218,6 +218,7 @@ class _Ingest:
             call_timeout_s=options.call_timeout_s,
             payload_store=options.payload_store,
             payload_limit_bytes=options.payload_limit_bytes,
+            endpoint=parts.endpoint,
             on_restored=self._restored,
             on_progress=self._folded,
             on_waiting=self._waits,

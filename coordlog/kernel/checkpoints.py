@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.projections.branches import kept_numbers
 from coordlog.projections.checkpoint_records import (
+    REFUSED_CONNECTIONS,
     channel_state,
     late_attempts,
     missing,
@@ -34,6 +35,7 @@ from .building import StepBuilder
 from .inputs import (
     AttemptLost,
     CheckpointAckArrived,
+    CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
     CompleteCheckpoint,
@@ -77,7 +79,7 @@ def can_trigger(state: JobState, *, is_overlap_allowed: bool) -> bool:
     )
 
 
-def checkpoint_due(step: StepBuilder) -> None:
+def checkpoint_due(step: StepBuilder, given: CheckpointDue) -> None:
     """Trigger a checkpoint, if one may start: coordinators first, all of them (clause F1)."""
     state = step.state
     if not can_trigger(state, is_overlap_allowed=step.config.is_overlap_allowed):
@@ -95,6 +97,11 @@ def checkpoint_due(step: StepBuilder) -> None:
         Kind.CHECKPOINT_TRIGGERED,
         checkpoint_id=checkpoint_id,
         value=CheckpointTriggered(attempts=live, finished_subtasks=finished),
+        attributes=(
+            {REFUSED_CONNECTIONS: str(given.refused_connections)}
+            if given.refused_connections
+            else {}
+        ),
     )
     step.effects.append(StartCheckpointTimer(checkpoint_id=checkpoint_id))
     step.call_all(

@@ -243,6 +243,9 @@ class CompletionArrived:
 class CheckpointDue:
     """It is time for a checkpoint, or somebody asked for one."""
 
+    refused_connections: int = 0
+    """That the endpoint has let in nowhere since the last checkpoint was triggered; for the record only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTimedOut:

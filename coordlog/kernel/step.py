@@ -106,7 +106,7 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
         case StaleAttempt():
             attempts.stale_attempt(builder, given.subtask)
         case CheckpointDue():
-            checkpoints.checkpoint_due(builder)
+            checkpoints.checkpoint_due(builder, given)
         case CheckpointTimedOut():
             checkpoints.checkpoint_timed_out(builder, given)
         case CheckpointReleased():

@@ -34,6 +34,7 @@ from coordlog.kernel.inputs import (
     WorkDone,
 )
 from coordlog.kernel.poison import without_poison
+from coordlog.projections.checkpoint_records import REFUSED_CONNECTIONS
 from coordlog.projections.opening import AGAIN
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas import builtin
@@ -164,7 +165,8 @@ def _of_driver(one: Record, state: JobState) -> Input | None:
         case Kind.JOB_FINISHED:
             return FinishJob()
         case Kind.CHECKPOINT_TRIGGERED:
-            return CheckpointDue()
+            refused = int(one.attributes.get(REFUSED_CONNECTIONS, "0"))
+            return CheckpointDue(refused_connections=refused)
         case Kind.CHECKPOINT_ABORTED:
             found = _TIMEOUT.match(one.reason or "")
             timeout_s = float(found[1]) if found else 0.0

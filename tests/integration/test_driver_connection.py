@@ -81,7 +81,7 @@ def test_a_wrong_token_is_told_and_not_shown() -> None:
     wrong = Token(bytes(32))
     with (
         running() as (endpoint, _),
-        pytest.raises(AttemptError, match="HTTP 401: not the token of job ingest") as refused,
+        pytest.raises(AttemptError, match="HTTP 401: not this driver's token") as refused,
         opened(endpoint.address, token=wrong),
     ):
         pass

@@ -409,7 +409,10 @@ def test_an_address_that_is_not_ours_is_refused_with_advice() -> None:
         pass
     with running() as (endpoint, _):
         port = int(endpoint.address.rpartition(":")[2])
-        with pytest.raises(EnvironmentSetupError, match="cannot listen"), running(port=port):
+        with (
+            pytest.raises(EnvironmentSetupError, match="cannot listen"),
+            running(ports=range(port, port + 1)),
+        ):
             pass
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import (
@@ -153,7 +154,7 @@ def test_a_client_in_another_process_asks_with_the_token_in_its_environment(
 
 
 def test_without_the_token_a_client_gets_nothing_and_nothing_is_recorded(job: RunningJob) -> None:
-    with pytest.raises(RequestUnansweredError, match=r"401.*not the token of job job's driver"):
+    with pytest.raises(RequestUnansweredError, match=r"401.*not this driver's token"):
         job.ask_over(token=Token(bytes(32)))
     assert job.recorded(Kind.REQUEST) == []
     assert job.provider.said("request") == []
@@ -252,6 +253,26 @@ def test_a_request_from_the_mailbox_itself_is_refused_at_once(job: RunningJob) -
     job.ask()
 
     assert len(errors) == 1
+
+
+def test_who_is_let_in_nowhere_is_counted_by_the_next_checkpoint_and_by_nothing_before(
+    job: RunningJob,
+) -> None:
+    wait_for(lambda: job.recorded(Kind.ATTEMPT_STARTED), "the attempt is there")
+    before = job.log.high_watermark()
+    for _ in range(3):
+        with (
+            pytest.raises(InvalidStatus),
+            connected(job.surroundings.endpoint.address, token=Token(bytes(32))),
+        ):
+            pass
+    assert job.log.high_watermark() == before
+
+    job.driver.trigger_checkpoint()
+
+    wait_for(lambda: job.recorded(Kind.CHECKPOINT_TRIGGERED), "a checkpoint begins")
+    (triggered,) = job.recorded(Kind.CHECKPOINT_TRIGGERED)
+    assert triggered.attributes == {"refused_connections": "3"}
 
 
 # --- the endpoint alone ----------------------------------------------------------------------------------------------

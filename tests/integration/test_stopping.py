@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.driver import JobDriver, JobResult, JobStatus
+from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import STOP_RECORD_S
 from coordlog.log.memory import _MemoryWriter
 from coordlog.log.port import UnstoredRecord
@@ -18,7 +19,7 @@ from coordlog.schemas.builtin import StopRequested
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower
-from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline
+from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline, at
 
 pytestmark = pytest.mark.slow
 
@@ -164,6 +165,29 @@ def test_a_second_one_ends_what_the_first_waits_for(tmp_path: Path) -> None:
     assert [one.is_at_once for one in stops(pipeline)] == [False, True]
 
 
+GONE = EnvironmentSetupError("Spark has gone from under the job: its JVM", "start it again")
+
+
+def test_a_driver_whose_spark_has_gone_ends_by_that_and_the_job_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=Gate())
+    driver = pipeline.begin(
+        at(Kind.SPLIT_FINISHED, 2, lambda driver, _: driver._mailbox.session_lost(1, GONE))
+    )
+
+    with pytest.raises(EnvironmentSetupError, match="Spark has gone"):
+        driver.wait(WAIT_S)
+
+    follower = Follower(pipeline.log)
+    follower.catch_up()
+    kinds = {one.kind for one in follower.records}
+    assert Kind.GLOBAL_FAILURE not in kinds
+    assert Kind.JOB_FAILED not in kinds
+    pipeline.drive()
+    assert pipeline.committed() == ALL_ROWS
+
+
 def test_where_no_task_is_left_to_ack_a_stop_waits_for_no_checkpoint(tmp_path: Path) -> None:
     """Spark has gone, as with a Ctrl-C that its JVM gets too: no new stage is started for a stop."""
     gate = Gate()
@@ -181,7 +205,7 @@ def test_where_no_task_is_left_to_ack_a_stop_waits_for_no_checkpoint(tmp_path: P
             assert state is not None
         for connection_id in sorted(runtime._releasing.attempt_of):
             runtime.connection_lost(connection_id, "the JVM is gone")
-        runtime.stage_ended(1, "the JVM is gone")
+        driver._mailbox.session_lost(1, GONE)
 
     began_s = time.monotonic()
     driver._mailbox.post(lambda: setattr(runtime, "_is_stopping", True))

@@ -17,6 +17,7 @@ from coordlog.cli.config_names import SETTINGS, CommandPath, key_of, long_name, 
 from coordlog.cli.main import main
 from coordlog.log.kafka import Security
 from coordlog.secret_fields import KEY_VARIABLE
+from coordlog.spark_integration.certificate import CERTIFICATE_VARIABLE
 from option_table import DOCS, every_option, renewed
 
 OPTIONS = [(path, command, option) for path, command, option in every_option()]
@@ -182,6 +183,7 @@ def test_the_variables_of_settings_are_those_that_the_library_reads() -> None:
     assert {one.variable for one in SETTINGS} == security | {
         "COORDLOG_BROKER_IDLE_MINUTES",
         "COORDLOG_CACHE",
+        CERTIFICATE_VARIABLE,
         "COORDLOG_HOME",
         "COORDLOG_IVY_SETTINGS",
         KEY_VARIABLE,

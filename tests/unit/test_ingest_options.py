@@ -22,6 +22,7 @@ from coordlog.cli.ingest_options import (
 from coordlog.cli.ingest_transform import load_transform
 from coordlog.cli.main import main
 from coordlog.errors import OptionError
+from coordlog.spark_integration.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.kafka.source import KafkaSource
 
@@ -96,6 +97,23 @@ def test_options_of_csv_are_refused_for_parquet() -> None:
         "--null-value is given; it is for --format csv",
         "--delimiter is given; it is for --format csv",
     )
+
+
+def test_where_the_driver_listens_reaches_the_job_and_is_checked(tmp_path: Path) -> None:
+    given = IngestOptions(
+        source="in",
+        destination=str(tmp_path),
+        endpoint_host="driver-7",
+        endpoint_bind="0.0.0.0",
+        endpoint_ports="40000-40009",
+        endpoint_tls="on",
+    )
+    expected = EndpointOptions(host="driver-7", bind="0.0.0.0", ports="40000-40009", tls="on")
+    assert parts_of(given).endpoint == expected
+
+    wrong = CliRunner().invoke(main, ["ingest", "in", "out", "--endpoint-ports", "9-1"])
+    assert wrong.exit_code == 2
+    assert "endpoint_ports is '9-1'" in wrong.stderr
 
 
 def test_a_command_with_a_wrong_option_ends_with_status_2_and_one_message() -> None:

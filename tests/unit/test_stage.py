@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from coordlog.spark_integration.stage import endpoint_host, short_reason
+from coordlog.errors import EnvironmentSetupError
+from coordlog.spark_integration import stage
+from coordlog.spark_integration.stage import check_slots, endpoint_host, short_reason
 
 RAISED_IN_A_TASK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -62,3 +66,73 @@ def test_in_local_mode_the_endpoint_is_reached_from_this_machine_only(master: st
 def test_elsewhere_it_is_reached_where_the_driver_is(master: str) -> None:
     spark = FakeSession(spark_master=master, spark_driver_host="192.0.2.2")
     assert endpoint_host(spark) == "192.0.2.2"  # type: ignore[arg-type]
+
+
+class DynamicSession(FakeSession):
+    """One whose executors come and go; it has no context to be asked."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__(**settings)
+        self.conf["spark.dynamicAllocation.enabled"] = "true"
+        self.conf["spark.task.maxFailures"] = "1000"
+
+
+def check(parallelism: int, **settings: str) -> None:
+    spark = DynamicSession(spark_master="spark://m:7077")
+    spark.conf.update({f"spark.{key.replace('_', '.')}": v for key, v in settings.items()})
+    check_slots(spark, parallelism)  # type: ignore[arg-type]
+
+
+def test_bounds_of_dynamic_allocation_that_are_too_low_are_refused_by_the_numbers() -> None:
+    bounds = {"dynamicAllocation_maxExecutors": "3", "executor_cores": "4"}
+    check(12, **bounds)
+    with pytest.raises(
+        EnvironmentSetupError,
+        match=r"13 subtasks .* at most 12: 3 executors .* of 4; allow at least 4 executors, or a "
+        r"parallelism of at most 12",
+    ):
+        check(13, **bounds)
+    check(6, **bounds, task_cpus="2")
+    with pytest.raises(EnvironmentSetupError, match="at most 6"):
+        check(7, **bounds, task_cpus="2")
+
+
+def test_without_a_bound_dynamic_allocation_gives_what_is_asked_for() -> None:
+    check(4096)
+    check(4096, executor_cores="1")
+    check(4096, dynamicAllocation_maxExecutors="2")
+
+
+class Jvm:
+    """A context's way into its JVM."""
+
+    def __init__(self, *, answer: bool | Exception) -> None:
+        self.answer = answer
+
+    def sc(self) -> Jvm:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802, as Spark has it
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("jvm", "expected"),
+    [
+        (Jvm(answer=False), None),
+        (Jvm(answer=True), "its context has been stopped"),
+        (None, "its context has been stopped"),
+        (
+            Jvm(answer=ConnectionRefusedError("nobody")),
+            "its JVM does not answer any more (ConnectionRefusedError: nobody)",
+        ),
+    ],
+)
+def test_a_session_that_is_over_is_told_from_a_stage_that_failed(
+    jvm: Jvm | None, expected: str | None
+) -> None:
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=jvm))
+    assert stage._lost_session(session) == expected  # type: ignore[arg-type]
+    assert stage._lost_session(SimpleNamespace()) is None  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""A driver's certificate: made anew, kept beside the token, trusted alone, without its key."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from coordlog.errors import OptionError
+from coordlog.spark_integration.certificate import (
+    CERTIFICATE_VARIABLE,
+    Certificate,
+    find_certificate,
+    forget_certificate,
+    is_encrypted,
+    new_certificate,
+    write_certificate,
+)
+from coordlog.spark_integration.token import job_folder
+
+HERE, ELSEWHERE = "wss://127.0.0.1:1", "wss://127.0.0.1:2"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(CERTIFICATE_VARIABLE, raising=False)
+    return tmp_path / "home"
+
+
+def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Both sides, in memory; raises what the client would."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname="192.0.2.7"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for one in ends:
+            try:
+                one.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    for one in ends:
+        assert one.version() == "TLSv1.3"
+
+
+def test_each_driver_has_another_and_its_own_is_trusted_alone() -> None:
+    (first, of_first), (second, of_second) = new_certificate(), new_certificate()
+
+    handshake(first.context(), of_first)
+    handshake(second.context(), of_second)
+    assert first != second
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(first.context(), of_second)
+
+
+def test_no_older_tls_is_spoken() -> None:
+    certificate, server = new_certificate()
+    client = certificate.context()
+    for one in (client, server):
+        assert one.minimum_version is ssl.TLSVersion.TLSv1_3
+    client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(client, server)
+
+
+def test_it_holds_for_as_long_as_a_driver_may_live_and_tells_nothing_of_the_machine() -> None:
+    made = x509.load_pem_x509_certificate(new_certificate()[0].pem.encode())
+
+    assert made.not_valid_before_utc < datetime(2001, 1, 1, tzinfo=UTC)
+    assert made.not_valid_after_utc > datetime(9999, 1, 1, tzinfo=UTC)
+    assert made.subject.rfc4514_string() == made.issuer.rfc4514_string() == "CN=coordlog driver"
+
+
+def test_what_travels_has_no_key_and_no_file_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    certificate, _ = new_certificate()
+
+    assert pickle.loads(pickle.dumps(certificate)) == certificate
+    assert "PRIVATE" not in certificate.pem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_written_is_found_by_its_endpoint_until_it_is_forgotten(home: Path) -> None:
+    older, newer = Certificate("older\n"), Certificate("newer\n")
+    assert find_certificate("ingest", endpoint=HERE) is None
+
+    write_certificate("ingest", older, endpoint=ELSEWHERE)
+    path = write_certificate("ingest", newer, endpoint=HERE)
+
+    assert path == job_folder("ingest") / "certificate"
+    assert find_certificate("ingest", endpoint=ELSEWHERE) == older
+    assert find_certificate("ingest", endpoint=HERE) == newer
+    forget_certificate("ingest", ELSEWHERE)
+    assert find_certificate("ingest", endpoint=ELSEWHERE) == newer
+    assert find_certificate("other", endpoint=HERE) is None
+    assert [one.stat().st_mode & 0o077 for one in job_folder("ingest").iterdir()] == [0, 0]
+
+
+def test_the_file_that_the_variable_names_goes_before(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_certificate("ingest", Certificate("of the folder\n"), endpoint=HERE)
+    given = tmp_path / "driver.pem"
+    given.write_text("given\n", "ascii")
+    monkeypatch.setenv(CERTIFICATE_VARIABLE, str(given))
+
+    assert find_certificate("ingest", endpoint=HERE) == Certificate("given\n")
+
+    given.unlink()
+    with pytest.raises(OptionError, match=rf"{CERTIFICATE_VARIABLE} is .*driver\.pem"):
+        find_certificate("ingest", endpoint=HERE)
+
+
+def test_what_is_no_certificate_is_refused() -> None:
+    with pytest.raises(OptionError, match="a PEM file"):
+        Certificate("nothing of the kind").context()
+
+
+def test_an_address_says_whether_it_is_encrypted() -> None:
+    assert is_encrypted(HERE)
+    assert not is_encrypted("ws://127.0.0.1:1")
+    assert not is_encrypted("")
