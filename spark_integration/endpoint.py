@@ -18,7 +18,8 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -64,7 +65,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["ANY_PORT", "Endpoint", "endpoint_address", "probe_driver"]
+__all__ = ["ANY_PORT", "DriverHeard", "Endpoint", "endpoint_address", "hear_driver"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,11 @@ ANY_PORT: Final = range(1)
 _BACKLOG: Final = 1024
 _REFUSALS_TOLD: Final = 50
 """Connections that were refused: so many are told of each, later ones when their number has doubled."""
+
+_HELLO_BYTES_MAX: Final = 1024
+"""What somebody without the token may send: some forty bytes are asked for."""
+_STRANGERS_MAX: Final = 64
+"""Connections without the token at once."""
 
 _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
@@ -140,6 +146,8 @@ class Endpoint:
         self._requests = requests
         self._refused, self._on_refused = 0, on_refused
         self._clients: set[asyncio.Task[None]] = set()
+        self._strangers: dict[ServerConnection, None] = {}
+        """Connections without the token, in the order in which they came."""
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -275,7 +283,7 @@ class Endpoint:
             ssl_handshake_timeout=None if self._tls is None else CONNECT_TIMEOUT_S,
             process_request=self._admit,
             compression=None,
-            max_size=MESSAGE_BYTES_MAX,
+            max_size=_HELLO_BYTES_MAX,  # more for who has brought the token, see `_admit`
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECTION_CLOSE_S,
             # Our heartbeats do this: the library's pings would end a connection that we hold.
@@ -327,9 +335,27 @@ class Endpoint:
             self._tell_refused(channel, "wrong token")
             # Nor is he told whose driver this is.
             return channel.respond(401, "not this driver's token\n")
+        if path != DRIVER_PATH:
+            channel.protocol.max_message_size = MESSAGE_BYTES_MAX
         return None
 
     async def _handle(self, channel: ServerConnection) -> None:
+        assert channel.request is not None, "the handshake is over"
+        if urlsplit(channel.request.path).path != DRIVER_PATH:
+            await self._hear(channel)
+            return
+        # The oldest goes, not the newest: who asks whether we live must be answered beside all others.
+        if len(self._strangers) >= _STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
+        self._strangers[channel] = None
+        try:
+            await self._hear(channel)
+        finally:
+            self._strangers.pop(channel, None)
+
+    async def _hear(self, channel: ServerConnection) -> None:
         assert channel.request is not None, "the handshake is over"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -523,17 +549,28 @@ class Endpoint:
                 connection.wake.set()
 
 
-def probe_driver(
+class DriverHeard(Enum):
+    """What has answered where a driver listens."""
+
+    DRIVER = "proved"
+    """That very driver."""
+    UNPROVED = "unproved"
+    """What says that it is that driver; none of the tokens proves it."""
+    NOTHING = "nothing"
+    """Nothing, or anything else."""
+
+
+def hear_driver(
     endpoint: str,
     *,
     job_id: str,
     driver_id: str,
-    token: Token,
+    tokens: Iterable[Token],
     timeout_s: float = TAKE_OVER_PROBE_S,
-) -> bool:
-    """Whether this very driver of this job lives at `endpoint`, and proves it by the token.
+) -> DriverHeard:
+    """Whether this very driver of this job lives at `endpoint`, and proves it by one of the tokens.
 
-    False for anything else that is or is not there. Nothing of the token is shown to it.
+    Nothing of them is shown to it.
     """
     deadline = time.monotonic() + timeout_s
     nonce = new_nonce()
@@ -555,12 +592,15 @@ def probe_driver(
             answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))
     except (OSError, WebSocketException, ValueError) as error:
         _log.info("job=%s no driver answers at %s: %s", job_id, endpoint, error)
-        return False
-    return (
-        isinstance(answer, DriverHello)
-        and (answer.job_id, answer.driver_id) == (job_id, driver_id)
-        and token.is_proof(answer.proof, nonce, job_id=job_id, driver_id=driver_id)
-    )
+        return DriverHeard.NOTHING
+    if not isinstance(answer, DriverHello):
+        return DriverHeard.NOTHING
+    if (answer.job_id, answer.driver_id) != (job_id, driver_id):
+        return DriverHeard.NOTHING
+    proof = answer.proof
+    if any(one.is_proof(proof, nonce, job_id=job_id, driver_id=driver_id) for one in tokens):
+        return DriverHeard.DRIVER
+    return DriverHeard.UNPROVED
 
 
 def _bytes(data: str | bytes) -> bytes:

@@ -1,30 +1,46 @@
-"""Whether the driver of a reign lives: asked over its endpoint, with the job's token."""
+"""Whether the driver of a reign lives: asked over its endpoint, with what may be its token."""
 
 from __future__ import annotations
 
-from .endpoint import probe_driver
-from .token import find_token
+from enum import Enum
 
-__all__ = ["does_driver_live"]
+from .endpoint import DriverHeard, hear_driver
+from .token import find_tokens
+
+__all__ = ["Liveness", "driver_liveness"]
 
 
-def does_driver_live(job_id: str, *, endpoint: str | None, driver_id: str) -> bool | None:
-    """Whether this very driver answers and proves itself, within `TAKE_OVER_PROBE_S`.
+class Liveness(Enum):
+    """What can be told of a driver from here."""
+
+    LIVES = "lives"
+    """It answers, and proves itself."""
+    UNPROVED = "unproved"
+    """Something answers under its name, and no token that is here proves it."""
+    UNKNOWN = "unknown"
+    """Nothing answers, but no token is here: perhaps it ran elsewhere, where it can be reached."""
+    GONE = "gone"
+    """Nothing answers."""
+
+
+def driver_liveness(job_id: str, *, endpoint: str | None, driver_id: str) -> Liveness:
+    """What is known of this very driver, within `TAKE_OVER_PROBE_S`.
 
     Args:
         job_id: The job.
         endpoint: Where it listens, as its `EPOCH_STARTED` says; empty or None where nobody does.
         driver_id: The driver.
 
-    Returns:
-        None where there is no token here to ask with: whether it lives cannot be told.
-
     Raises:
         OptionError: What is there for a token is none.
     """
-    token = find_token(job_id, endpoint=endpoint)
     if not endpoint:
-        return False
-    if token is None:
-        return None
-    return probe_driver(endpoint, job_id=job_id, driver_id=driver_id, token=token)
+        return Liveness.GONE
+    tokens = list(find_tokens(job_id, endpoint=endpoint))
+    match hear_driver(endpoint, job_id=job_id, driver_id=driver_id, tokens=tokens):
+        case DriverHeard.DRIVER:
+            return Liveness.LIVES
+        case DriverHeard.UNPROVED:
+            return Liveness.UNPROVED
+        case DriverHeard.NOTHING:
+            return Liveness.GONE if tokens else Liveness.UNKNOWN

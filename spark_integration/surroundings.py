@@ -18,7 +18,7 @@ from coordlog.projections.state import JobState
 from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
 from .endpoint import Endpoint
 from .endpoint_options import EndpointOptions
-from .liveness import does_driver_live
+from .liveness import Liveness, driver_liveness
 from .stage import SparkStage, check_slots
 from .token import Token, forget_token, write_token
 
@@ -120,9 +120,13 @@ class SparkSurroundings:
         return self._stage
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
+        """See `Surroundings`: asks the endpoint in the epoch in force.
+
+        What answers under its name is taken for it, proved or not: to take over is said by the user.
+        """
         endpoint = state.launch.get("endpoint")
-        return bool(does_driver_live(self._job_id, endpoint=endpoint, driver_id=state.driver_id))
+        found = driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id)
+        return found in (Liveness.LIVES, Liveness.UNPROVED)
 
     def end(self) -> None:
         """See `Surroundings`."""

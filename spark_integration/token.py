@@ -15,6 +15,7 @@ import hmac
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ __all__ = [
     "TOKEN_VARIABLE",
     "Token",
     "find_token",
+    "find_tokens",
     "forget_beside_endpoint",
     "forget_token",
     "job_folder",
@@ -178,17 +180,33 @@ def _write(path: Path, text: str) -> Path:
 
 
 def find_token(job_id: str, *, endpoint: str | None = None) -> Token | None:
-    """The token of the driver at `endpoint`, else of the job's last one; None where there is none.
+    """The first of `find_tokens`; None where there is none."""
+    return next(find_tokens(job_id, endpoint=endpoint), None)
 
-    `COORDLOG_TOKEN` goes before any file.
+
+def find_tokens(job_id: str, *, endpoint: str | None = None) -> Iterator[Token]:
+    """What may be the token of the driver at `endpoint`, the surest first.
+
+    Its own file, if this machine has it; then `COORDLOG_TOKEN`, which may be another job's, or that
+    of a driver before; then that of the job's last driver.
 
     Raises:
         OptionError: What is there is no token.
     """
+    own, last = _paths(job_id, endpoint)
+    if own is not None:
+        yield from _read(own)
     given = os.environ.get(TOKEN_VARIABLE)
     if given:
-        return Token.parse(given, where=TOKEN_VARIABLE)
-    for path in paths_beside_endpoint(job_id, _FILE, endpoint):
-        with contextlib.suppress(FileNotFoundError):
-            return Token.parse(path.read_text("ascii", errors="replace"), where=str(path))
-    return None
+        yield Token.parse(given, where=TOKEN_VARIABLE)
+    yield from _read(last)
+
+
+def _paths(job_id: str, endpoint: str | None) -> tuple[Path | None, Path]:
+    *own, last = paths_beside_endpoint(job_id, _FILE, endpoint)
+    return (own[0] if own else None), last
+
+
+def _read(path: Path) -> Iterator[Token]:
+    with contextlib.suppress(FileNotFoundError):
+        yield Token.parse(path.read_text("ascii", errors="replace"), where=str(path))

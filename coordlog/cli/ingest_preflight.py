@@ -22,7 +22,7 @@ from coordlog.restore import check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.liveness import does_driver_live
+from coordlog.spark_integration.liveness import Liveness, driver_liveness
 
 from .ingest_options import IngestOptions, IngestParts
 from .logs import LogPlace
@@ -143,10 +143,11 @@ def _refuse_live_driver(job_id: str, state: JobState) -> None:
     """As the driver itself does before it takes over, the seconds of Spark's start earlier.
 
     Raises:
-        DriverAliveError: It lives, and proves it.
+        DriverAliveError: It lives, or something answers under its name.
     """
     endpoint = state.launch.get("endpoint", "")
-    if does_driver_live(job_id, endpoint=endpoint, driver_id=state.driver_id):
+    found = driver_liveness(job_id, endpoint=endpoint, driver_id=state.driver_id)
+    if found in (Liveness.LIVES, Liveness.UNPROVED):
         raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 

@@ -10,7 +10,7 @@ from coordlog.projections.audit import audit_records
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.liveness import does_driver_live
+from coordlog.spark_integration.liveness import Liveness, driver_liveness
 from coordlog.spark_integration.token import TOKEN_VARIABLE
 
 __all__ = ["Reign", "driver_lives", "refuse_live_driver", "reign_in"]
@@ -91,17 +91,29 @@ def driver_lives(
     """
     if is_take_over:
         return False
-    lives = does_driver_live(job, endpoint=reign.endpoint, driver_id=reign.driver_id)
-    if lives is not None:
-        return lives
-    if reign.is_over:
-        return False
-    raise refusal(
-        job,
-        f"whether its driver at {reign.endpoint} lives cannot be asked from here, without its token",
-        f"run this where the driver ran, or give {TOKEN_VARIABLE}; where it is surely gone, "
-        "--take-over",
+    found = driver_liveness(job, endpoint=reign.endpoint, driver_id=reign.driver_id)
+    if found in (Liveness.LIVES, Liveness.GONE) or reign.is_over:
+        return found is Liveness.LIVES
+    raise refusal(job, *_untold(found, reign))
+
+
+def _untold(found: Liveness, reign: Reign) -> tuple[str, str]:
+    """What is not known, and what to do."""
+    if found is Liveness.UNPROVED:
+        problem = (
+            f"something at {reign.endpoint} answers as its driver {reign.driver_id}, and no token "
+            "that is here proves that it is"
+        )
+    else:
+        problem = (
+            f"whether its driver at {reign.endpoint} lives cannot be asked from here, without its "
+            "token"
+        )
+    next_step = (
+        f"run this where the driver ran, or give its token in {TOKEN_VARIABLE}; where it is surely "
+        "gone, --take-over"
     )
+    return problem, next_step
 
 
 def refuse_live_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:

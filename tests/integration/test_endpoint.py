@@ -7,15 +7,28 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from coordlog.errors import EnvironmentSetupError
+from coordlog.limits import TAKE_OVER_PROBE_S
 from coordlog.messages import AlreadyFinished, Fenced, InjectBarrier, Refused
-from coordlog.spark_integration.endpoint import Endpoint, probe_driver
+from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
 from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import ClientHello, Heartbeat, decode, encode
+from coordlog.spark_integration.wire import (
+    DRIVER_PATH,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    ClientHello,
+    DriverHello,
+    Heartbeat,
+    decode,
+    encode,
+)
 from endpoint_parts import (
     TOKEN,
     acked,
@@ -417,30 +430,43 @@ def test_an_address_that_is_not_ours_is_refused_with_advice() -> None:
 
 
 # --- the probe ------------------------------------------------------------------------------------
+def hears(
+    address: str,
+    *,
+    job_id: str = "ingest",
+    driver_id: str = "d1",
+    tokens: Sequence[Token] = (TOKEN,),
+    timeout_s: float = TAKE_OVER_PROBE_S,
+) -> DriverHeard:
+    return hear_driver(
+        address, job_id=job_id, driver_id=driver_id, tokens=tokens, timeout_s=timeout_s
+    )
+
+
 def test_a_live_driver_proves_itself_to_who_holds_the_token() -> None:
     with running() as (endpoint, heard):
         address = endpoint.address
-        assert probe_driver(address, job_id="ingest", driver_id="d1", token=TOKEN)
+        assert hears(address) is DriverHeard.DRIVER
         # Another job's, another driver's, and one whose token is another.
-        assert not probe_driver(address, job_id="other", driver_id="d1", token=TOKEN)
-        assert not probe_driver(address, job_id="ingest", driver_id="d2", token=TOKEN)
-        assert not probe_driver(address, job_id="ingest", driver_id="d1", token=Token.new())
+        assert hears(address, job_id="other") is DriverHeard.NOTHING
+        assert hears(address, driver_id="d2") is DriverHeard.NOTHING
+        assert hears(address, tokens=[Token.new()]) is DriverHeard.UNPROVED
+        assert hears(address, tokens=[]) is DriverHeard.UNPROVED
+        assert hears(address, tokens=[Token.new(), TOKEN]) is DriverHeard.DRIVER
         assert heard.arrivals == []
-    assert not probe_driver(address, job_id="ingest", driver_id="d1", token=TOKEN)
+    assert hears(address) is DriverHeard.NOTHING
 
 
 @pytest.mark.parametrize("address", ["memory", "", "ws://127.0.0.1:1", "http://[", "ws://nobody:x"])
 def test_an_address_where_no_driver_is_counts_as_gone(address: str) -> None:
-    assert not probe_driver(address, job_id="ingest", driver_id="d1", token=TOKEN, timeout_s=2)
+    assert hears(address, timeout_s=2) is DriverHeard.NOTHING
 
 
 def test_somebody_who_listens_and_says_nothing_counts_as_gone_within_the_bound() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
         began_s = time.monotonic()
-        assert not probe_driver(
-            address, job_id="ingest", driver_id="d1", token=TOKEN, timeout_s=0.5
-        )
+        assert hears(address, timeout_s=0.5) is DriverHeard.NOTHING
         assert time.monotonic() - began_s < 5
 
 
@@ -457,7 +483,7 @@ def test_a_probe_shows_nothing_of_the_token() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        assert not probe_driver(address, job_id="ingest", driver_id="d1", token=TOKEN)
+        assert hears(address) is DriverHeard.NOTHING
         thread.join(10)
     assert b"/driver" in seen[0]
     assert b"Authorization" not in seen[0]
@@ -469,3 +495,35 @@ def test_only_a_challenge_of_the_right_length_is_answered() -> None:
         one.send(encode(ClientHello(nonce=b"short")))
         with pytest.raises(ConnectionClosed):
             hear(one)
+
+
+def stranger(address: str) -> ClientConnection:
+    return connect(
+        address + DRIVER_PATH,
+        additional_headers={VERSION_HEADER: str(WIRE_VERSION)},
+        proxy=None,
+        compression=None,
+        ping_interval=None,
+    )
+
+
+def test_who_has_no_token_may_say_no_more_than_a_challenge() -> None:
+    """Else whoever reaches the port makes the driver hold what it likes."""
+    with running() as (endpoint, _), stranger(endpoint.address) as channel:
+        channel.send(bytes(1025))
+        with pytest.raises(ConnectionClosed) as closed:
+            channel.recv(10)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009, "too big"
+
+
+def test_of_many_without_a_token_the_oldest_goes_and_the_driver_is_still_heard() -> None:
+    """Else they would keep a live driver from being heard, and it would be taken for gone."""
+    with running() as (endpoint, _), contextlib.ExitStack() as stack:
+        first = stack.enter_context(stranger(endpoint.address))
+        others = [stack.enter_context(stranger(endpoint.address)) for _ in range(64)]
+        with pytest.raises(ConnectionClosed):
+            first.recv(10)
+        assert hears(endpoint.address) is DriverHeard.DRIVER
+        others[-1].send(encode(ClientHello(nonce=bytes(32))))
+        assert isinstance(decode(cast("bytes", others[-1].recv(10))), DriverHello)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import threading
@@ -31,7 +32,7 @@ from coordlog.spark_integration.certificate import (
     write_certificate,
 )
 from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.endpoint import Endpoint, probe_driver
+from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
 from coordlog.spark_integration.token import Token
 from endpoint_parts import (
     TOKEN,
@@ -184,13 +185,12 @@ def test_without_the_token_tls_lets_nobody_in_and_nothing_of_the_job_is_told(
 
 
 def test_a_live_driver_is_found_by_who_holds_the_token_and_no_certificate() -> None:
+    hears = functools.partial(hear_driver, job_id="ingest", driver_id="d1", timeout_s=5)
     with encrypted() as (endpoint, _):
-        assert probe_driver(endpoint.address, job_id="ingest", driver_id="d1", token=TOKEN)
-        assert not probe_driver(
-            endpoint.address, job_id="ingest", driver_id="d1", token=Token.new()
-        )
+        assert hears(endpoint.address, tokens=[TOKEN]) is DriverHeard.DRIVER
+        assert hears(endpoint.address, tokens=[Token.new()]) is DriverHeard.UNPROVED
         plain = endpoint.address.replace("wss:", "ws:")
-        assert not probe_driver(plain, job_id="ingest", driver_id="d1", token=TOKEN, timeout_s=2)
+        assert hears(plain, tokens=[TOKEN]) is DriverHeard.NOTHING
 
 
 def test_a_client_asks_by_the_file_in_the_jobs_folder_or_the_one_that_it_is_told(

@@ -16,6 +16,7 @@ from coordlog.spark_integration.token import (
     TOKEN_VARIABLE,
     Token,
     find_token,
+    find_tokens,
     forget_token,
     job_folder,
     new_nonce,
@@ -102,11 +103,18 @@ def test_a_write_that_fails_leaves_the_last_token(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_variable_wins_over_the_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_token("ingest", Token.new())
+def test_the_variable_goes_before_the_last_drivers_file_and_behind_the_endpoints_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to no job: one that is left from another driver must not hide this driver's own."""
+    own, last = Token.new(), Token.new()
+    write_token("ingest", own, endpoint="ws://127.0.0.1:1")
+    write_token("ingest", last)
     monkeypatch.setenv(TOKEN_VARIABLE, HEX)
 
     assert find_token("ingest") == TOKEN
+    assert find_token("ingest", endpoint="ws://127.0.0.1:2") == TOKEN
+    assert list(find_tokens("ingest", endpoint="ws://127.0.0.1:1")) == [own, TOKEN, last]
 
 
 @pytest.mark.clause("K2")
