@@ -175,6 +175,8 @@ class _Fold:
                 self.named = pointer
         elif not self._is_command:
             self.named = max(self.named, pointer, one.offset if kind is Kind.SNAPSHOT else -1)
+        elif kind is Kind.SNAPSHOT:  # a command that takes one has folded what it needs to
+            self.named = max(self.named, one.offset)
 
     def _snapshot(self, one: AuditRecord, record: Record) -> None:
         """Its state must be the fold's there: what it is not, no log may begin with."""

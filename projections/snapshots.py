@@ -43,6 +43,7 @@ __all__ = [
     "schemas_of",
     "snapshot_in",
     "state_of",
+    "undeclared_in",
 ]
 
 STATE_VERSION: Final = 1
@@ -122,12 +123,20 @@ class SnapshotCodec:
     Args:
         projection: Of the job: its types, and its operators' projections.
         operators: All that it has: of others a type may be undeclared. None: no type may.
+        types: The fingerprints of its types by key, for who has not all of them; None: those of the projection.
     """
 
-    def __init__(self, projection: JobProjection, operators: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        projection: JobProjection,
+        operators: Collection[str] | None = None,
+        *,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
         self._projection = projection
         self._operators = None if operators is None else frozenset(operators)
-        self._types = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        declared = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        self._types = declared if types is None else types
         self.without_codec = tuple(
             operator_id for operator_id, one in projection.operators.items() if one.codec is None
         )
@@ -365,6 +374,17 @@ def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inlin
     state = _body_of(snapshot_in(record, open_payload)).job_state
     opening = None if state.opening is None else Map[str, object]()
     return evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
+
+
+def undeclared_in(
+    record: Record, open_payload: Callable[[bytes], bytes] = open_inline
+) -> tuple[str, ...]:
+    """The types of the log that the job whose state stands in a `SNAPSHOT` did not declare.
+
+    Raises:
+        SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
+    """
+    return _body_of(snapshot_in(record, open_payload)).undeclared_types
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:
