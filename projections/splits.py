@@ -11,6 +11,7 @@ of n where it stands before the coordinator's cut of n. What a subtask sent is p
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,9 @@ class SplitsState:
             for ordinal in range(self.fresh_from, len(splits))
             if isinstance(splits.place_at(ordinal), WithEnumerator)
         )
-        passed_over = (ordinal for ordinal, _ in _in_order(self.passed_over))
+        # There may be many, where an enumerator does not go by the order.
+        known = self.passed_over
+        passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
 
     def in_order(self) -> SplitsInOrder:
