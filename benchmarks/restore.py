@@ -11,10 +11,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from typing import Final
 
 import click
+import pyarrow as pa
 from immutables import Map
 from rich.console import Console
 from rich.table import Table
@@ -24,11 +26,15 @@ from coordlog.log.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
-from coordlog.projections.splits import SPLITS, Assigned, Finished, KnownSplit, SplitsState
+from coordlog.projections.split_table import Assigned, Finished, SplitTable, WithEnumerator
+from coordlog.projections.splits import SplitsState
+from coordlog.projections.splits_codec import SPLITS
 from coordlog.projections.state import JobState
 from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.source_events import Split
+from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
 
 from .history import benchmark_chain, make_history
 from .rebuild import fill
@@ -104,18 +110,36 @@ def measure_snapshot(split_count: int) -> tuple[float, float, int, int]:
 
 
 def _splits(count: int) -> SplitsState:
-    """Most of them finished, as after a while."""
-    known = {
-        f"warehouse/events/day={n % 365:03d}/part-{n:06d}.parquet": KnownSplit(
-            ordinal=n,
-            split=Split(split_id=f"part-{n:06d}", content=b"warehouse/events/part-%06d" % n),
-            place=Assigned(subtask=n % 16, sequence=n * 7)
-            if n > count - 16
-            else Finished(subtask=n % 16, sequence=n * 7, last_barrier=n // 100, is_kept=False),
+    """Most of them finished, as after a while; sizes and times as a listing finds them."""
+    chance = Random(count)
+    schema = encode_schema(pa.schema([(f"column_{n}", pa.int64()) for n in range(8)]))
+    listed_by = uuid.uuid4().hex
+
+    def split(n: int) -> Split:
+        path = f"/data/warehouse/events/day={n // 1000:04d}/part-{n:07d}.csv"
+        made = FileSplit(
+            split_id=path,
+            path=path,
+            size_bytes=chance.randrange(10_000_000),
+            mark=str(1_760_000_000_000_000_000 + chance.randrange(10**15)),
+            real_path=path[len("/data/warehouse/events/") :],
+            parts=1,
+            listed_by=listed_by,
+            start=0,
+            end=-1,
+            arrow_schema=schema,
         )
-        for n in range(count)
-    }
-    return SplitsState(splits=Map(known), by_ordinal=Map(dict(enumerate(known))), fresh_from=count)
+        return Split(split_id=path, content=encode_split(made))
+
+    table = SplitTable().extended((split(n) for n in range(count)), lambda _: WithEnumerator())
+    over = [Finished(subtask=n, sequence=-1, last_barrier=-1, is_kept=False) for n in range(16)]
+    table = table.moved(
+        {
+            name: Assigned(subtask=n % 16, sequence=n * 7) if n > count - 16 else over[n % 16]
+            for n, name in enumerate(table)
+        }
+    )
+    return SplitsState(splits=table, fresh_from=count)
 
 
 @click.command()
@@ -156,7 +180,7 @@ def main(*, record_counts: tuple[int, ...], bootstrap_servers: str | None) -> No
     table = Table(title="one snapshot of a source's splits")
     for column in ("splits", "encode, ms", "decode, ms", "bytes", "compressed"):
         table.add_column(column, justify="right")
-    for count in (100, 1_000, 10_000):
+    for count in (1_000, 10_000, 100_000, 1_000_000):
         encode_ms, decode_ms, before, after = measure_snapshot(count)
         table.add_row(
             f"{count:,}", f"{encode_ms:.1f}", f"{decode_ms:.1f}", f"{before:,}", f"{after:,}"

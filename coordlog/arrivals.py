@@ -131,7 +131,7 @@ def lost_connection(
     split_id = None
     if isinstance(splits, SplitsState) and not is_with_another:
         given = splits.reader(subtask).splits
-        reading = [one for one in given if isinstance(splits.splits[one].place, Assigned)]
+        reading = [one for one in given if isinstance(splits.splits.place(one), Assigned)]
         split_id = reading[0] if len(reading) == 1 else None
     return AttemptLost(
         subtask=subtask,

@@ -217,7 +217,11 @@ class CoordinatorContext(Protocol):
         ...
 
     def lost_events(self, subtask: int) -> LostEvents:
-        """What the failover being told loses. Inside `subtask_reset` only."""
+        """What the failover being told loses. Inside `subtask_reset` only.
+
+        In batch without the assignments and requests of a source with coordlog's own projection,
+        which takes them back itself.
+        """
         ...
 
 

@@ -78,6 +78,9 @@ SNAPSHOT_CHEAP_BYTES: Final = 500_000
 SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A job's encoded state before it is compressed: bounds what a damaged snapshot can make a reader take."""
 
+SNAPSHOT_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The ids of splits in a snapshot, unpacked: two million of them, and a bound for what a damaged one can do."""
+
 SNAPSHOT_CHAIN_MAX: Final = 100
 """Snapshots that are tried, from the newest back, before a fold begins at the log's start."""
 

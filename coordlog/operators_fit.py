@@ -33,6 +33,7 @@ def describe_operators(chain: Chain) -> str:
                 "keeps_state": link.keeps_state_across_splits,
                 **({"options": dict(sorted(link.options.items()))} if link.options else {}),
                 **_destination_of(link),
+                **_projection_of(link),
             }
             for link in chain.links
         ],
@@ -45,6 +46,12 @@ def _destination_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
     provider = link.coordinator
     there = None if provider is None else provider.destination
     return {} if there is None else {"destination": there}
+
+
+def _projection_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
+    """Its projection, by name and version; another one may read its history otherwise, and is no other operator."""
+    there = None if link.coordinator is None else link.coordinator.projection
+    return {} if there is None else {"projection": f"{there.name}@{there.version}"}
 
 
 def check_operators(

@@ -87,7 +87,7 @@ class Rebuild:
         self.started_at: int | None = None
         """The offset of the snapshot that the fold started from; None for the log's start."""
         self.newest_snapshot = NO_SNAPSHOT
-        self._projection, self._types, self._operators = projection, types, operators
+        self.projection, self._types, self._operators = projection, types, operators
         self._undeclared: dict[str, int] = {}
         """Offsets of the registrations of types that the job does not declare."""
         self._turn: list[tuple[StoredRecord, Header | None]] = []
@@ -161,7 +161,7 @@ class Rebuild:
         elif record.payload_type in self._undeclared:
             self._check_undeclared(record)
         try:
-            self.state = self._projection.apply(self.state, record)
+            self.state = self.projection.apply(self.state, record)
         except RecordError as error:
             raise RecordError(stored.offset, error.kind, error.problem) from error
         self.record_count += 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from typing import Final
+
 from immutables import Map
 
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
@@ -39,6 +43,10 @@ __all__ = [
     "subtask_reset",
     "with_attempt",
 ]
+
+
+_OF_SPLITS: Final = ("coordlog.add_splits@", "coordlog.no_more_splits@", "coordlog.request_split@")
+_SPLITS: Final = "coordlog.splits@"
 
 
 def required(value: int | None) -> int:
@@ -104,9 +112,11 @@ def event_to_subtask(state: JobState, record: Record) -> JobState:
     gateway = evolve(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
     attempt = state.attempt(subtask, event.attempt_number)
     assert attempt is not None, "an event is sent to a live attempt"
+    if not _is_undone_by_itself(state, event):
+        attempt = evolve(attempt, sent=attempt.sent.set(event.sequence, event))
     return with_attempt(
         state,
-        evolve(attempt, sent=attempt.sent.set(event.sequence, event)),
+        attempt,
         gateways=state.gateways.set((operator_id, subtask), gateway),
         next_event_id=event.event_id + 1,
     )
@@ -175,8 +185,32 @@ def event_to_coordinator(state: JobState, record: Record) -> JobState:
         payload_type=record.payload_type or "",
         payload=record.payload or b"",
     )
+    if _is_undone_by_itself(state, event):
+        return state
     return with_attempt(
         state, evolve(attempt, received=attempt.received.set(event.sequence, event))
+    )
+
+
+def _is_undone_by_itself(state: JobState, event: UpEvent | DownEvent) -> bool:
+    """Whether nobody asks for it when its attempt is lost: the projection of splits takes back what it has to.
+
+    In batch, where no checkpoint forgets events, and an attempt may have a million of these.
+    """
+    return (
+        state.is_batch
+        and event.payload_type.startswith(_OF_SPLITS)
+        and event.operator_id in _sources(state.launch.get("operators", "[]"))
+    )
+
+
+@lru_cache(maxsize=16)
+def _sources(operators: str) -> frozenset[str]:
+    """The operators of a fingerprint whose projection is that of splits."""
+    return frozenset(
+        one["id"]
+        for one in json.loads(operators)
+        if str(one.get("projection", "")).startswith(_SPLITS)
     )
 
 

@@ -50,14 +50,24 @@ _FOR_ALL_OPERATORS: Final = frozenset(
 
 
 class JobProjection:
-    """Folds a job's records; pure. Knows the job's payload types and its operators' projections, and nothing else."""
+    """Folds a job's records; pure. Knows the job's payload types and its operators' projections, and nothing else.
 
-    __slots__ = ("_initial", "_operators", "types")
+    Args:
+        types: The job's.
+        operators: The projections of those that have one.
+        is_partial: These are not all of its types: a payload of another one is None to projections.
+    """
+
+    __slots__ = ("_initial", "_is_partial", "_operators", "types")
 
     def __init__(
-        self, types: PayloadTypes, operators: Mapping[str, OperatorProjection[Any]]
+        self,
+        types: PayloadTypes,
+        operators: Mapping[str, OperatorProjection[Any]],
+        *,
+        is_partial: bool = False,
     ) -> None:
-        self.types = types
+        self.types, self._is_partial = types, is_partial
         self._operators = dict(sorted(operators.items()))
         self._initial: Map[str, Any] = Map(
             {operator_id: one.initial for operator_id, one in self._operators.items()}
@@ -130,7 +140,12 @@ class JobProjection:
             return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
             return read_metadata(record.payload_type, record.payload).value
-        return self.types.decode(record.payload_type, record.payload)
+        return self._decoded(record.payload_type, record.payload)
+
+    def _decoded(self, payload_type: str, payload: bytes | None) -> Payload | None:
+        if self._is_partial and payload_type not in self.types:
+            return None
+        return self.types.decode(payload_type, payload)
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
         if record.kind is Kind.RESET_TO_CHECKPOINT:
@@ -166,7 +181,7 @@ class JobProjection:
                 payload_type=event.payload_type,
                 payload=event.payload,
             )
-            value = self.types.decode(event.payload_type, event.payload)
+            value = self._decoded(event.payload_type, event.payload)
         if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
             return state  # for a coordinator that was closed: recorded only (clause A6)
         if isinstance(value, EventSkipped):

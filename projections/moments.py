@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from coordlog.errors import OptionError, PayloadLostError, RecordError
-from coordlog.schemas.builtin import BUILTIN_PAYLOADS
-from coordlog.schemas.payload import PayloadTypes
-from coordlog.schemas.record import Kind, Record
+from coordlog.errors import OptionError
+from coordlog.schemas.record import Kind
 
 from .attempts import AttemptFold
 from .audit import AuditRecord, Stored, audit_records
 from .checkpoint_audit import CheckpointFold, CheckpointRow, CheckpointStatus
-from .job import JobProjection
-from .snapshots import SnapshotUnusableError, state_of
+from .plain_fold import PlainFold, record_of
 from .split_audit import SplitFold, SplitRow
 from .state import JobState
 from .unfit import Applying
 
-__all__ = ["Moment", "moment", "plain_projection", "state_begun"]
+__all__ = ["Moment", "moment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +32,6 @@ class Moment:
     record_count: int
     """Records that count up to there."""
     void_count: int
-
-
-def plain_projection() -> JobProjection:
-    """The fold of a job of which only the log is at hand."""
-    return JobProjection(PayloadTypes(BUILTIN_PAYLOADS), {})
 
 
 def moment(
@@ -61,8 +53,7 @@ def moment(
         RecordError: A record that counts cannot be read or applied; or the log's first records are gone.
         OptionError: The checkpoint has not completed in this log.
     """
-    projection = plain_projection()
-    state = projection.initial()
+    fold = PlainFold()
     attempts, splits, checkpoints = AttemptFold(), SplitFold(), CheckpointFold()
     last, count, void = -1, 0, 0
     is_found = checkpoint_id is None
@@ -70,13 +61,9 @@ def moment(
         if not one.counts:
             void += 1
             continue
-        record = one.record
-        if record is None:
-            raise RecordError(one.offset, "", one.problem or "it cannot be read")
-        if count == 0 and record.kind is Kind.SNAPSHOT:  # what stood before it was pruned
-            state = state_begun(one.offset, record)
+        record = record_of(one)
+        fold.apply(one)
         with Applying(one.offset, record):
-            state = projection.apply(state, record)
             attempts.apply(record, one.fields)
             splits.apply(record, one.fields, attempts)
             checkpoints.apply(record)
@@ -97,21 +84,13 @@ def moment(
             f"one that has completed in this log: {', '.join(done) or 'none has'}",
         )
     return Moment(
-        state=state,
+        state=fold.state,
         splits=splits.rows(),
         checkpoints=checkpoints.rows(),
         offset=last,
         record_count=count,
         void_count=void,
     )
-
-
-def state_begun(offset: int, record: Record) -> JobState:
-    """The state in the `SNAPSHOT` with which a pruned log begins. Raises RecordError where it cannot be read."""
-    try:
-        return state_of(record)
-    except (SnapshotUnusableError, PayloadLostError) as error:
-        raise RecordError(offset, record.kind.value, str(error)) from error
 
 
 def _until(stored: Iterable[Stored], offset: int | None) -> Iterator[Stored]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
-__all__ = ["OperatorProjection", "StateCodec"]
+__all__ = ["OperatorProjection", "SharingCodec", "StateCodec", "StatesReader", "StatesWriter"]
 
 S = TypeVar("S")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
 
 
+@runtime_checkable
 class StateCodec(Protocol[S]):
     """States of one projection to bytes and back: equal states have equal bytes, and `decode(encode(s)) == s`."""
 
@@ -31,6 +34,46 @@ class StateCodec(Protocol[S]):
         ...
 
 
+class StatesWriter(Protocol[In_contra]):
+    """Encodes the states that one snapshot holds: `own` for each, then `shared`."""
+
+    def own(self, state: In_contra) -> bytes:
+        """What this state alone has; equal for equal states."""
+        ...
+
+    def shared(self) -> bytes:
+        """What they are made of, each part once."""
+        ...
+
+
+class StatesReader(Protocol[Out_co]):
+    """Decodes the states that one snapshot holds."""
+
+    def state(self, own: bytes) -> Out_co:
+        """The state. Raises ValueError where the bytes are none."""
+        ...
+
+
+class SharingCodec(Protocol[S]):
+    """A codec of states that are large and have most in common: it is encoded once in a snapshot, not once for each.
+
+    `reader(shared).state(own) == state` for each state that a writer has been given.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the bytes do: what another one has written is not decoded."""
+        ...
+
+    def writer(self, *, is_plain: bool = False) -> StatesWriter[S]:
+        """Of one snapshot. `is_plain`: for a hash, the same on any machine; nothing reads it again."""
+        ...
+
+    def reader(self, shared: bytes) -> StatesReader[S]:
+        """Of one snapshot. Raises ValueError where the bytes are none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorProjection(Generic[S]):
     """A pure fold: no clock, no chance, no I/O; its state is frozen and shares structure with the one before.
@@ -45,6 +88,6 @@ class OperatorProjection(Generic[S]):
     version: int
     initial: S
     apply: Callable[[S, Record, Payload | None], S]
-    codec: StateCodec[S] | None = None
+    codec: StateCodec[S] | SharingCodec[S] | None = None
     """What a job's snapshots hold its states with: `DerivedCodec(MyState)`, for most. Without one
     the job has no snapshots, and each restore folds its log from the start."""

@@ -14,9 +14,10 @@ from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.record import Kind, Record
 
 from .audit import AuditRecord, Stored, audit_records
-from .moments import plain_projection
+from .plain_fold import PlainFold, record_of
 from .snapshots import SnapshotUnusableError, state_of
 from .state import JobState, sorted_values
+from .unfit import Applying
 
 __all__ = ["PrunePlan", "SnapshotPlace", "kept_checkpoints", "plan_prune"]
 
@@ -121,18 +122,20 @@ def plan_prune(stored: Iterable[Stored], *, keep_checkpoints: int) -> PrunePlan:
 
 class _Fold:
     def __init__(self) -> None:
-        self._projection = plain_projection()
-        self.state = self._projection.initial()
+        self._plain = PlainFold()
         self.start, self.end, self.began_us = -1, 0, 0
         self.record_count = self.byte_count = 0
         self.snapshots: list[SnapshotPlace] = []
         self._completed: dict[int, int] = {}
         self.completed_us: dict[int, int] = {}
-        self._is_begun = False
         self.named = -1
         """The newest snapshot that the last driver has taken or come across, by what its headers say."""
         self._pointers: dict[int, int] = {}
         self._is_command = False
+
+    @property
+    def state(self) -> JobState:
+        return self._plain.state
 
     def noting(self, stored: Iterable[Stored]) -> Iterator[Stored]:
         """The records, with their headers' pointers kept until they are fed."""
@@ -154,13 +157,11 @@ class _Fold:
         self.byte_count += _OVERHEAD_BYTES + len(one.key or b"") + len(one.value or b"")
 
     def _apply(self, one: AuditRecord) -> None:
-        record = one.record
-        if record is None:
-            raise RecordError(one.offset, "", one.problem or "it cannot be read")
-        if record.kind is Kind.SNAPSHOT:
-            self._snapshot(one, record)
-        self._is_begun = True
-        self.state = self._projection.apply(self.state, record)
+        record = record_of(one)
+        with Applying(one.offset, record):
+            if record.kind is Kind.SNAPSHOT:
+                self._snapshot(one, record)
+            self._plain.apply(one)
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id is not None:
             self._completed[record.checkpoint_id] = one.offset
             self.completed_us[record.checkpoint_id] = record.timestamp_us
@@ -174,6 +175,8 @@ class _Fold:
                 self.named = pointer
         elif not self._is_command:
             self.named = max(self.named, pointer, one.offset if kind is Kind.SNAPSHOT else -1)
+        elif kind is Kind.SNAPSHOT:  # a command that takes one has folded what it needs to
+            self.named = max(self.named, one.offset)
 
     def _snapshot(self, one: AuditRecord, record: Record) -> None:
         """Its state must be the fold's there: what it is not, no log may begin with."""
@@ -181,11 +184,11 @@ class _Fold:
         try:
             held = state_of(record)
         except (SnapshotUnusableError, PayloadLostError) as error:
-            if not self._is_begun:
+            if not self._plain.is_begun:
                 raise RecordError(one.offset, record.kind.value, str(error)) from error
             held, why_not = self.state, str(error)
-        if not self._is_begun:
-            self.state = held
+        if not self._plain.is_begun:
+            self._plain.begin_with(held)
         elif held != self.state:
             why_not = "its state is not the fold's there"
         self.snapshots.append(

@@ -77,7 +77,7 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "what",
     }
 )
-_KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "version"})
+_KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "projection", "version"})
 """Of each operator in the attribute `operators`."""
 _EVENT: Final = re.compile(r"(?P<what>.*/)(?P<digest>[0-9a-f]{16})", re.DOTALL)
 """An event as failures name it: by operator, type and the digest of its content."""

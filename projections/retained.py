@@ -12,11 +12,11 @@ from coordlog.schemas.stored import content_length
 
 from .audit import AuditRecord
 from .branches import ahead_of
-from .job import JobProjection
 from .keeps import names_of
-from .moments import plain_projection, state_begun
+from .plain_fold import PlainFold
 from .retention import why_not_retained
 from .state import CompletedCheckpoint, JobState, Phase, sorted_items
+from .unfit import Applying
 
 __all__ = [
     "CheckpointPart",
@@ -61,7 +61,7 @@ def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow,
     """
     triggered: dict[int, int] = {}
     completed: dict[int, tuple[AuditRecord, Record]] = {}
-    fold = _Fold()
+    fold = PlainFold()
     for one in records:
         record = fold.apply(one)
         if record is None or record.checkpoint_id is None:
@@ -77,13 +77,13 @@ def completed_checkpoints(records: Iterable[AuditRecord]) -> tuple[CompletedRow,
 
 
 def _row(
-    fold: _Fold, number: int, there: tuple[AuditRecord, Record] | None, triggered_us: int | None
+    fold: PlainFold, number: int, there: tuple[AuditRecord, Record] | None, triggered_us: int | None
 ) -> CompletedRow:
     state = fold.state
     return CompletedRow(
         checkpoint_id=number,
         offset=None if there is None else there[0].offset,
-        log_start=fold.log_start,
+        log_start=fold.start,
         epoch=None if there is None else there[1].epoch,
         completed_us=None if there is None else there[1].timestamp_us,
         triggered_us=triggered_us,
@@ -104,35 +104,6 @@ def _why_not(state: JobState, checkpoint_id: int) -> str | None:
         for operator_id, there, newest in ahead_of(state, checkpoint_id)
     ]
     return f"only writing elsewhere: {', '.join(above)}" if above else None
-
-
-class _Fold:
-    """What a log says, record by record, without the job's own code."""
-
-    def __init__(self) -> None:
-        self._projection: JobProjection = plain_projection()
-        self.state = self._projection.initial()
-        self._is_begun = False
-        self.log_start = -1
-        """The offset of the first record; -1 before it."""
-
-    def apply(self, one: AuditRecord) -> Record | None:
-        """The record, where it counts."""
-        if self.log_start < 0:
-            self.log_start = one.offset
-        if not one.counts:
-            return None
-        record = one.record
-        if record is None:
-            raise RecordError(one.offset, "", one.problem or "it cannot be read")
-        if not self._is_begun and record.kind is Kind.SNAPSHOT:
-            self.state = state_begun(one.offset, record)
-        self._is_begun = True
-        try:
-            self.state = self._projection.apply(self.state, record)
-        except RecordError as error:
-            raise RecordError(one.offset, error.kind, error.problem) from error
-        return record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +153,7 @@ def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> Shown
         RecordError: A record that counts cannot be read or applied; its metadata is of an unknown version.
         OptionError: It has not completed in this log, and the state does not have it from before.
     """
-    fold, done = _Fold(), []
+    fold, done = PlainFold(), []
     for one in records:
         is_wanted = (
             one.counts
@@ -192,9 +163,9 @@ def show_checkpoint(records: Iterable[AuditRecord], checkpoint_id: int) -> Shown
         )
         if is_wanted and one.record is not None:
             metadata = _metadata(one, one.record)  # before the fold, which refuses it too
-            fold.apply(one)
-            completed = fold.state.completed[checkpoint_id]
-            return _shown(fold, completed, one, metadata)
+            with Applying(one.offset, one.record):
+                fold.apply(one)
+                return _shown(fold, fold.state.completed[checkpoint_id], one, metadata)
         record = fold.apply(one)
         if record is not None and record.kind is Kind.CHECKPOINT_COMPLETED:
             done.append(str(record.checkpoint_id))
@@ -215,7 +186,7 @@ def _metadata(one: AuditRecord, record: Record) -> ReadMetadata:
 
 
 def _shown(
-    fold: _Fold,
+    fold: PlainFold,
     completed: CompletedCheckpoint,
     one: AuditRecord | None,
     metadata: ReadMetadata | None,
@@ -227,7 +198,7 @@ def _shown(
         sequence=completed.sequence,
         parallelism=completed.parallelism,
         offset=None if one is None else one.offset,
-        log_start=fold.log_start,
+        log_start=fold.start,
         epoch=None if record is None else record.epoch,
         completed_us=None if record is None else record.timestamp_us,
         metadata=metadata,

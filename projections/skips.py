@@ -153,7 +153,7 @@ def skipped_in_reader(state: JobState, subtask: int) -> tuple[str, ...]:
     found: list[str] = []
     for _, splits in _sources(state):
         for name in splits.reader(subtask).splits:
-            place = splits.splits[name].place
+            place = splits.splits.place(name)
             # A reset to n forgets what readers have said since their barrier of n.
             if isinstance(place, Skipped) and place.last_barrier is None:
                 found.append(name)

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from immutables import Map
 
@@ -25,6 +25,7 @@ from coordlog.schemas.record import Record
 
 from .evolving import evolve
 from .job import JobProjection
+from .operator_projection import OperatorProjection, StateCodec
 from .state import Cut, JobState, sorted_items
 from .state_codec import DerivedCodec
 
@@ -42,6 +43,7 @@ __all__ = [
     "schemas_of",
     "snapshot_in",
     "state_of",
+    "undeclared_in",
 ]
 
 STATE_VERSION: Final = 1
@@ -49,6 +51,9 @@ STATE_VERSION: Final = 1
 
 SNAPSHOT_TYPE: Final = payload_type_of(JobSnapshot)
 _COMPRESSION: Final = 1
+_SAMPLE_BYTES: Final = 64 * 1024
+_PACKED: Final = 0.8
+_QUICK_BYTES: Final = 8 * 1024 * 1024
 
 
 class SnapshotUnusableError(ValueError):
@@ -118,12 +123,20 @@ class SnapshotCodec:
     Args:
         projection: Of the job: its types, and its operators' projections.
         operators: All that it has: of others a type may be undeclared. None: no type may.
+        types: The fingerprints of its types by key, for who has not all of them; None: those of the projection.
     """
 
-    def __init__(self, projection: JobProjection, operators: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        projection: JobProjection,
+        operators: Collection[str] | None = None,
+        *,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
         self._projection = projection
         self._operators = None if operators is None else frozenset(operators)
-        self._types = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        declared = {one.key: f"{one.fingerprint:016x}" for one in projection.types}
+        self._types = declared if types is None else types
         self.without_codec = tuple(
             operator_id for operator_id, one in projection.operators.items() if one.codec is None
         )
@@ -148,12 +161,15 @@ class SnapshotCodec:
         Raises:
             ValueError: As `encode`.
         """
-        return hashlib.sha256(self._encoded(state, None)).hexdigest()
+        return hashlib.sha256(self._encoded(state, None, is_plain=True)).hexdigest()
 
-    def _encoded(self, state: JobState, checkpoint_offset: int | None) -> bytes:
+    def _encoded(
+        self, state: JobState, checkpoint_offset: int | None, *, is_plain: bool = False
+    ) -> bytes:
         assert not self.without_codec, "every projection has a codec"
-        table = _Table(self._projection)
+        table = _Table(self._projection, is_plain=is_plain)
         placed = _with_projections(state, table.place)
+        table.end()
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
         return _BODY.encode(
             _Body(
@@ -185,7 +201,7 @@ class SnapshotCodec:
         body = _body_of(snapshot)
         self._check_projections(body)
         self._check_types(body)
-        states = [self._decoded(one) for one in body.projection_states]
+        states = self._states_in(body)
         here = self._projection.operators
 
         def state_at(operator_id: str, place: object) -> object:
@@ -203,17 +219,31 @@ class SnapshotCodec:
             checkpoint_offset=body.checkpoint_offset,
         )
 
-    def _decoded(self, held: _ProjectionState) -> object:
-        """None for an operator that the job does not have any more."""
-        projection = self._projection.operators.get(held.operator_id)
-        if projection is None or projection.codec is None:
-            return None
-        try:
-            return projection.codec.decode(held.state)
-        except ValueError as error:
-            raise SnapshotUnusableError(
-                f"the state of operator {held.operator_id!r} in it cannot be read: {error}"
-            ) from error
+    def _states_in(self, body: _Body) -> list[object]:
+        """By their places; None for those of an operator that the job does not have any more."""
+        held = body.projection_states
+        last = {one.operator_id: number for number, one in enumerate(held)}
+        states: list[object] = [None] * len(held)
+        for operator_id, end in last.items():
+            projection = self._projection.operators.get(operator_id)
+            if projection is None or projection.codec is None:
+                continue
+            codec = projection.codec
+            try:
+                is_shared = not isinstance(codec, StateCodec)
+                read: Callable[[bytes], object] = (
+                    codec.decode
+                    if isinstance(codec, StateCodec)
+                    else codec.reader(held[end].state).state
+                )
+                for number in range(end if is_shared else end + 1):
+                    if held[number].operator_id == operator_id:
+                        states[number] = read(held[number].state)
+            except ValueError as error:
+                raise SnapshotUnusableError(
+                    f"the state of operator {operator_id!r} in it cannot be read: {error}"
+                ) from error
+        return states
 
     def _check_projections(self, body: _Body) -> None:
         theirs = {one.operator_id: one for one in body.projections}
@@ -250,13 +280,21 @@ class SnapshotCodec:
 
 
 class _Table:
-    """The projections' states, each once: those of retained checkpoints are often the same."""
+    """The projections' states, each once: those of retained checkpoints are often the same.
 
-    def __init__(self, projection: JobProjection) -> None:
+    Of a codec that shares, what its states are made of stands behind the last of them.
+    """
+
+    def __init__(self, projection: JobProjection, *, is_plain: bool) -> None:
         self._operators = projection.operators
         self.states: list[_ProjectionState] = []
         self._by_identity: dict[tuple[str, int], int] = {}
         self._by_bytes: dict[tuple[str, bytes], int] = {}
+        self._writers = {
+            operator_id: one.codec.writer(is_plain=is_plain)
+            for operator_id, one in projection.operators.items()
+            if one.codec is not None and not isinstance(one.codec, StateCodec)
+        }
 
     def place(self, operator_id: str, state: object) -> int | None:
         """Where this state stands; None for an operator that has no projection."""
@@ -266,19 +304,32 @@ class _Table:
         known = self._by_identity.get((operator_id, id(state)))  # all of them live in the job state
         if known is not None:
             return known
-        assert projection.codec is not None, "every projection has a codec"
-        data = projection.codec.encode(state)
-        is_derived = isinstance(projection.codec, DerivedCodec)  # then it looks itself
-        if not is_derived and projection.codec.decode(data) != state:
-            raise ValueError(
-                f"the codec of projection {projection.name}@{projection.version} of operator "
-                f"{operator_id!r} does not give back the state that it was given"
-            )
+        data = self._own(operator_id, projection, state)
         number = self._by_bytes.setdefault((operator_id, data), len(self.states))
         if number == len(self.states):
             self.states.append(_ProjectionState(operator_id=operator_id, state=data))
         self._by_identity[operator_id, id(state)] = number
         return number
+
+    def end(self) -> None:
+        """All states have been placed."""
+        for operator_id, writer in self._writers.items():
+            self.states.append(_ProjectionState(operator_id=operator_id, state=writer.shared()))
+
+    def _own(self, operator_id: str, projection: OperatorProjection[Any], state: object) -> bytes:
+        writer = self._writers.get(operator_id)
+        if writer is not None:
+            return writer.own(state)
+        codec = projection.codec
+        assert isinstance(codec, StateCodec), "every projection has a codec"
+        data = codec.encode(state)
+        is_derived = isinstance(codec, DerivedCodec)  # then it looks itself
+        if not is_derived and codec.decode(data) != state:
+            raise ValueError(
+                f"the codec of projection {projection.name}@{projection.version} of operator "
+                f"{operator_id!r} does not give back the state that it was given"
+            )
+        return data
 
 
 def _with_projections(state: JobState, given: Callable[[str, object], object]) -> JobState:
@@ -323,6 +374,17 @@ def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inlin
     state = _body_of(snapshot_in(record, open_payload)).job_state
     opening = None if state.opening is None else Map[str, object]()
     return evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
+
+
+def undeclared_in(
+    record: Record, open_payload: Callable[[bytes], bytes] = open_inline
+) -> tuple[str, ...]:
+    """The types of the log that the job whose state stands in a `SNAPSHOT` did not declare.
+
+    Raises:
+        SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
+    """
+    return _body_of(snapshot_in(record, open_payload)).undeclared_types
 
 
 def redacted_snapshot(record: Record, state: JobState) -> bytes:
@@ -395,8 +457,17 @@ def _snapshot_of(data: bytes) -> JobSnapshot:
         schema_fingerprint=_BODY.fingerprint,
         state_bytes=len(data),
         state_sha256=hashlib.sha256(data).digest(),
-        state=zlib.compress(data, _COMPRESSION),
+        state=_compressed(data),
     )
+
+
+def _compressed(data: bytes) -> bytes:
+    """Much that is packed already, as most of a large state is, is stored as it is: to pack it again takes seconds."""
+    middle = len(data) // 2
+    sample = data[middle : middle + _SAMPLE_BYTES]
+    is_packed = len(zlib.compress(sample, _COMPRESSION)) > len(sample) * _PACKED
+    is_left = is_packed and len(data) > _QUICK_BYTES
+    return zlib.compress(data, 0 if is_left else _COMPRESSION)
 
 
 def _body_of(snapshot: JobSnapshot) -> _Body:

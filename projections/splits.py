@@ -11,9 +11,12 @@ of n where it stands before the coordinator's cut of n. What a subtask sent is p
 
 from __future__ import annotations
 
+import heapq
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import TypeVar
 
 from immutables import Map
 
@@ -30,11 +33,18 @@ from coordlog.schemas.source_events import (
 from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
 from .evolving import evolve
-from .operator_projection import OperatorProjection
-from .state_codec import DerivedCodec
+from .split_table import (
+    Assigned,
+    Finished,
+    KnownSplit,
+    Place,
+    Skipped,
+    SplitsInOrder,
+    SplitTable,
+    WithEnumerator,
+)
 
 __all__ = [
-    "SPLITS",
     "Assigned",
     "Finished",
     "KnownSplit",
@@ -44,68 +54,10 @@ __all__ = [
     "Skipped",
     "SplitsState",
     "WithEnumerator",
+    "apply_record",
 ]
 
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithEnumerator:
-    """Not assigned to anybody."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    """In an `AddSplits` to a subtask: on its way, with its reader, or finished unheard.
-
-    The last where the subtask has completed without naming the split, and after a
-    `RESET_TO_CHECKPOINT(n)` for a split that was read to its end between the coordinator's cut of n
-    and the subtask's barrier of n: no record says so again.
-    """
-
-    subtask: int
-    sequence: int
-    """Of the `EVENT_TO_SUBTASK`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """Read to its end."""
-
-    subtask: int
-    sequence: int
-    """Of the `EVENT_TO_SUBTASK` that had assigned it."""
-    last_barrier: int
-    """The last barrier that the attempt had passed then."""
-    is_kept: bool
-    """Batch: all its rows are in committables, so that it stays finished (clause L4)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """Not read, or not any further: for good, whatever is reset (clause J2)."""
-
-    subtask: int | None = None
-    """Which had it; None where no rows of it are left anywhere."""
-    sequence: int = -1
-    """Of the `EVENT_TO_SUBTASK` that had assigned it."""
-    last_barrier: int | None = None
-    """The last barrier that its reader had passed when it let go of it; None until it has."""
-    rows: int | None = 0
-    """Its rows that stay, from the first on; None until its reader says."""
-
-
-Place = WithEnumerator | Assigned | Finished | Skipped
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSplit:
-    """A split that has been discovered."""
-
-    ordinal: int
-    """Its place in the order of discovery, 0 first."""
-    split: Split
-    place: Place = field(default_factory=WithEnumerator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,16 +101,14 @@ class ReaderState:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitsState:
-    """All of it. Made by `SPLITS.apply`, and by nothing else."""
+    """All of it. Made by `apply_record`, and by nothing else."""
 
-    splits: Map[str, KnownSplit] = field(default_factory=Map)
-    """By split id."""
-    by_ordinal: Map[int, str] = field(default_factory=Map)
-    """Split ids in the order of discovery."""
+    splits: SplitTable = field(default_factory=SplitTable)
+    """By split id; iterates in the order of discovery."""
     fresh_from: int = 0
     """From this ordinal on every split is with the enumerator, or skipped."""
-    passed_over: tuple[int, ...] = ()
-    """The ordinals below `fresh_from` that are with it too: given back, or passed over. Rising."""
+    passed_over: Map[int, None] = field(default_factory=Map)
+    """The ordinals below `fresh_from` that are with it too: given back, or passed over. Follows from the rest."""
     is_discovery_complete: bool = False
     listed_before: int = 0
     """How many splits the listings before this opening of the job have found: their rows are committed."""
@@ -181,8 +131,7 @@ class SplitsState:
 
     def is_unassigned(self, split_id: str) -> bool:
         """Whether the split is known and with the enumerator."""
-        known = self.splits.get(split_id)
-        return known is not None and isinstance(known.place, WithEnumerator)
+        return split_id in self.splits and isinstance(self.splits.place(split_id), WithEnumerator)
 
     def skipped(self) -> frozenset[str]:
         """The ids of skipped splits (clause J2)."""
@@ -190,16 +139,31 @@ class SplitsState:
 
     def unassigned(self, count: int | None = None) -> tuple[str, ...]:
         """The first `count`, or all, of those with the enumerator, in the order of discovery."""
-        ordinals = itertools.chain(self.passed_over, range(self.fresh_from, len(self.splits)))
-        names = (self.by_ordinal[one] for one in ordinals)
-        return tuple(itertools.islice((one for one in names if self.is_unassigned(one)), count))
+        return tuple(self.splits.name_at(one) for one in self._unassigned(count))
 
     def unassigned_splits(self, count: int | None = None) -> tuple[Split, ...]:
         """The same, as splits."""
-        return tuple(self.splits[one].split for one in self.unassigned(count))
+        return tuple(self.splits.split_at(one) for one in self._unassigned(count))
+
+    def _unassigned(self, count: int | None) -> Iterator[int]:
+        splits = self.splits
+        fresh = (
+            ordinal
+            for ordinal in range(self.fresh_from, len(splits))
+            if isinstance(splits.place_at(ordinal), WithEnumerator)
+        )
+        # There may be many, where an enumerator does not go by the order.
+        known = self.passed_over
+        passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
+        return itertools.islice(itertools.chain(passed_over, fresh), count)
+
+    def in_order(self) -> SplitsInOrder:
+        """All that is known, in the order of discovery."""
+        return self.splits.in_order()
 
 
 _NEW_READER = ReaderState()
+_WITH_ENUMERATOR = WithEnumerator()
 
 
 def _with_reader(state: SplitsState, subtask: int, reader: ReaderState) -> SplitsState:
@@ -215,7 +179,7 @@ def _in_order(mapping: Map[int, V]) -> list[tuple[int, V]]:
     return sorted(mapping.items(), key=lambda item: item[0])
 
 
-def _apply(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
+def apply_record(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
     """The state after one more record that counts."""
     match record.kind:
         case Kind.FACT:
@@ -272,17 +236,13 @@ def _fact(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
 
 def _discovered(state: SplitsState, value: SplitsDiscovered) -> SplitsState:
     """Add what is not known yet: a listing that is made again finds the same splits again."""
-    splits, by_ordinal = state.splits, state.by_ordinal
-    for one in value.splits:
-        if one.split_id not in splits:
-            ordinal = len(splits)
-            place = Skipped() if one.split_id in state.skips else WithEnumerator()
-            splits = splits.set(one.split_id, KnownSplit(ordinal=ordinal, split=one, place=place))
-            by_ordinal = by_ordinal.set(ordinal, one.split_id)
+
+    def place_of(split_id: str) -> Place:
+        return Skipped() if split_id in state.skips else _WITH_ENUMERATOR
+
     return evolve(
         state,
-        splits=splits,
-        by_ordinal=by_ordinal,
+        splits=state.splits.extended(value.splits, place_of),
         is_discovery_complete=state.is_discovery_complete or value.is_complete,
     )
 
@@ -293,12 +253,9 @@ def _listing_started(state: SplitsState) -> SplitsState:
     Where something is assigned there was a watch, of which each page is good by itself.
     """
     first = state.listed_before
-    if state.is_discovery_complete or state.fresh_from > first:
+    if state.is_discovery_complete or state.fresh_from > first or len(state.splits) <= first:
         return state
-    splits, by_ordinal = state.splits, state.by_ordinal
-    for ordinal in range(first, len(splits)):
-        splits, by_ordinal = splits.delete(by_ordinal[ordinal]), by_ordinal.delete(ordinal)
-    return evolve(state, splits=splits, by_ordinal=by_ordinal)
+    return evolve(state, splits=state.splits.shortened(first))
 
 
 def _opened_again(state: SplitsState, record: Record) -> SplitsState:
@@ -336,25 +293,32 @@ def _sent(state: SplitsState, record: Record, value: Payload | None) -> SplitsSt
         return _with_reader(state, subtask, told)
     if not isinstance(value, AddSplits):
         return state
-    splits, names = state.splits, [one.split_id for one in value.splits]
-    fresh_from, passed_over = state.fresh_from, state.passed_over
-    for name in names:
-        known = splits[name]
-        assert isinstance(known.place, WithEnumerator), f"split {name!r} is assigned already"
-        place = Assigned(subtask=subtask, sequence=sequence)
-        splits = splits.set(name, replace(known, place=place))
-        if known.ordinal >= fresh_from:
-            passed_over = (*passed_over, *range(fresh_from, known.ordinal))
-            fresh_from = known.ordinal + 1
-        else:
-            passed_over = tuple(one for one in passed_over if one != known.ordinal)
+    names = [one.split_id for one in value.splits]
+    state = _assigned(state, names, Assigned(subtask=subtask, sequence=sequence))
     reader = evolve(
         reader,
         splits=(*reader.splits, *names),
         requests=_answered(reader.requests, sequence, len(names)),
     )
-    state = _with_reader(state, subtask, reader)
-    return evolve(state, splits=splits, fresh_from=fresh_from, passed_over=passed_over)
+    return _with_reader(state, subtask, reader)
+
+
+def _assigned(state: SplitsState, names: Sequence[str], place: Assigned) -> SplitsState:
+    splits, fresh_from, passed_over = state.splits, state.fresh_from, state.passed_over
+    for name in names:
+        ordinal = splits.ordinal(name)
+        assert isinstance(splits.place_at(ordinal), WithEnumerator), (
+            f"split {name!r} is assigned already"
+        )
+        if ordinal < fresh_from:
+            passed_over = passed_over.delete(ordinal)
+            continue
+        for other in range(fresh_from, ordinal):
+            if isinstance(splits.place_at(other), WithEnumerator):
+                passed_over = passed_over.set(other, None)
+        fresh_from = ordinal + 1
+    moved = splits.moved(dict.fromkeys(names, place))
+    return evolve(state, splits=moved, fresh_from=fresh_from, passed_over=passed_over)
 
 
 def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
@@ -372,30 +336,44 @@ def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple
 def _finished(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
     assert isinstance(value, SplitFinished), "the kind has this payload"
     split_id = value.split_id
-    known = state.splits.get(split_id)
-    if known is None or not isinstance(known.place, Assigned):
+    was = state.splits.place(split_id) if split_id in state.splits else None
+    if not isinstance(was, Assigned) or was.subtask != record.subtask:
         return state  # of a reader's own making: it concerns nothing that was assigned
-    if known.place.subtask != record.subtask:
-        return state
-    place = Finished(
-        subtask=known.place.subtask,
-        sequence=known.place.sequence,
-        last_barrier=_required(record.last_barrier),
-        is_kept=record.attributes.get("kept") == "true",
-    )
-    return evolve(state, splits=state.splits.set(split_id, replace(known, place=place)))
+    if record.attributes.get("kept") != "true":
+        place = Finished(
+            subtask=was.subtask,
+            sequence=was.sequence,
+            last_barrier=_required(record.last_barrier),
+            is_kept=False,
+        )
+        return evolve(state, splits=state.splits.moved({split_id: place}))
+    # Only a batch job keeps it, all of whose resets begin anew: for good.
+    reader = state.reader(was.subtask)
+    left = tuple(name for name in reader.splits if name != split_id)
+    state = _with_reader(state, was.subtask, evolve(reader, splits=left))
+    over = _over(was.subtask, is_kept=True)
+    return evolve(state, splits=state.splits.moved({split_id: over}))
+
+
+@lru_cache(maxsize=1_024)
+def _over(subtask: int, *, is_kept: bool = False) -> Finished:
+    """The place of what is finished for good: one object, however many splits."""
+    return Finished(subtask=subtask, sequence=-1, last_barrier=-1, is_kept=is_kept)
 
 
 def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsState:
     """Given when it is recorded, and again with each `RESET_TO_CHECKPOINT`; what was read stays read."""
     state = evolve(state, skips=state.skips.set(value.split_id, None))
-    known = state.splits.get(value.split_id)
-    if known is None:
+    if value.split_id not in state.splits:
         return state
-    place: Place = known.place
+    ordinal = state.splits.ordinal(value.split_id)
+    place = state.splits.place_at(ordinal)
+    passed_over = state.passed_over
     match place:
         case WithEnumerator():
             place = Skipped()
+            if ordinal in passed_over:
+                passed_over = passed_over.delete(ordinal)
         case Assigned():
             place = Skipped(
                 subtask=place.subtask,
@@ -409,8 +387,8 @@ def _skipped(state: SplitsState, record: Record, value: SplitSkipped) -> SplitsS
             return state
     return evolve(
         state,
-        splits=state.splits.set(value.split_id, replace(known, place=place)),
-        passed_over=tuple(one for one in state.passed_over if one != known.ordinal),
+        splits=state.splits.moved({value.split_id: place}),
+        passed_over=passed_over,
     )
 
 
@@ -418,15 +396,18 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
     """What the checkpoint holds is not undone any more by a local failover: forget how to."""
     checkpoint_id = _required(record.checkpoint_id)
     cut = state.cuts.get(checkpoint_id, state.last_cut)
-    readers = state.readers
+    readers, over = state.readers, dict[str, Place]()
     for subtask, reader in _in_order(readers):
+        left = []
+        for name in reader.splits:
+            place = state.splits.place(name)
+            if not _is_over_before(place, checkpoint_id):
+                left.append(name)
+            elif isinstance(place, Finished):
+                over[name] = _over(place.subtask)
         changed = evolve(
             reader,
-            splits=tuple(
-                name
-                for name in reader.splits
-                if not _is_over_before(state.splits[name].place, checkpoint_id)
-            ),
+            splits=tuple(left),
             requests=tuple(
                 one for one in reader.requests if one.answered is None or one.answered > cut
             ),
@@ -439,7 +420,8 @@ def _completed(state: SplitsState, record: Record) -> SplitsState:
     for older, _ in _in_order(cuts):
         if older <= checkpoint_id:
             cuts = cuts.delete(older)
-    return evolve(state, readers=readers, cuts=cuts, last_cut=cut)
+    splits = state.splits.moved(over) if over else state.splits
+    return evolve(state, splits=splits, readers=readers, cuts=cuts, last_cut=cut)
 
 
 def _is_over_before(place: Place, checkpoint_id: int) -> bool:
@@ -453,30 +435,26 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
     """A local failover to n: what was assigned after the cut of n goes back, oldest first (L4)."""
     subtask, checkpoint_id = _required(record.subtask), _required(record.checkpoint_id)
     reader = state.reader(subtask)
-    splits, kept, given_back = state.splits, [], []
+    kept: list[str] = []
+    given_back: list[str] = []
+    moved: dict[str, Place] = {}
     for name in reader.splits:
-        known = splits[name]
-        place = known.place
+        place = state.splits.place(name)
         assert not isinstance(place, WithEnumerator), "it is with this subtask"
         if place.sequence > state.last_cut:
-            if isinstance(place, Finished) and place.is_kept:
-                kept.append(name)
-                continue
             if isinstance(place, Skipped):
-                splits = splits.set(name, replace(known, place=Skipped()))
+                moved[name] = Skipped()
                 continue
             given_back.append(name)
-            splits = splits.set(name, replace(known, place=WithEnumerator()))
+            moved[name] = _WITH_ENUMERATOR
             continue
         kept.append(name)
         if isinstance(place, Finished) and place.last_barrier >= checkpoint_id:
             # Its end came after the barrier of n: the restored reader has it again.
-            again = Assigned(subtask=subtask, sequence=place.sequence)
-            splits = splits.set(name, replace(known, place=again))
+            moved[name] = Assigned(subtask=subtask, sequence=place.sequence)
         elif isinstance(place, Skipped) and not _is_over_before(place, checkpoint_id):
             # The restored reader has it, is told, and says how far it had come.
-            unsaid = replace(place, last_barrier=None, rows=None)
-            splits = splits.set(name, replace(known, place=unsaid))
+            moved[name] = replace(place, last_barrier=None, rows=None)
     reader = evolve(
         reader,
         attempt_number=None,
@@ -486,8 +464,9 @@ def _subtask_reset(state: SplitsState, record: Record) -> SplitsState:
         given_back=tuple(given_back),
     )
     state = _with_reader(state, subtask, reader)
-    passed_over = sorted((*state.passed_over, *(splits[name].ordinal for name in given_back)))
-    return evolve(state, splits=splits, passed_over=tuple(passed_over))
+    splits = state.splits.moved(moved)
+    passed_over = state.passed_over.update({splits.ordinal(name): None for name in given_back})
+    return evolve(state, splits=splits, passed_over=passed_over)
 
 
 def _asked_before(
@@ -539,13 +518,12 @@ def _rescaled(state: SplitsState, parallelism: int) -> SplitsState:
         target = subtask % parallelism
         known = readers.get(target)
         readers = readers.set(target, reader if known is None else _merged(known, reader))
-    splits = state.splits
+    moved: dict[str, Place] = {}
     for name in (name for _, reader in _in_order(state.readers) for name in reader.splits):
-        known_split = splits[name]
-        place = known_split.place
+        place = state.splits.place(name)
         if not isinstance(place, WithEnumerator) and place.subtask is not None:
-            place = replace(place, subtask=place.subtask % parallelism)
-            splits = splits.set(name, replace(known_split, place=place))
+            moved[name] = replace(place, subtask=place.subtask % parallelism)
+    splits = state.splits.moved(moved)
     return evolve(state, readers=readers, splits=splits, parallelism=parallelism)
 
 
@@ -558,12 +536,3 @@ def _merged(one: ReaderState, other: ReaderState) -> ReaderState:
         # One that has not been told may still be owed what an attempt that was lost gave back.
         is_told_in_checkpoint=one.is_told and other.is_told,
     )
-
-
-SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
-    name="coordlog.splits",
-    version=1,
-    initial=SplitsState(),
-    apply=_apply,
-    codec=DerivedCodec(SplitsState),
-)

@@ -14,10 +14,11 @@ from coordlog.schemas.record import Kind, Record, record_key
 
 from .audit import AuditRecord, Stored, audit_records
 from .invariants import faults_of
-from .moments import plain_projection
+from .plain_fold import PlainFold
 from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_of
 from .state import CompletedCheckpoint, JobState
 from .stored_check import OpenPayload, StoredCheck, is_stored, no_store
+from .unfit import Applying
 
 __all__ = ["Fault", "Verified", "verify"]
 
@@ -90,9 +91,8 @@ def verify(
     Raises:
         RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
     """
-    made, projection = Verified(), plain_projection()
+    made, fold = Verified(), PlainFold()
     check = StoredCheck(open_payload)
-    state = projection.initial()
     began = 0
     for one in audit_records(stored):
         if on_progress is not None:
@@ -107,27 +107,17 @@ def verify(
             made.is_whole = False
             break
         made.record_count += 1
-        if record.kind is Kind.SNAPSHOT:
-            state, faults = _snapshot(made, state, record, check)
-            for what in faults:
-                made.found(one.offset, what)
-        for what in _record_faults(made, one, record):
-            made.found(one.offset, what)
-        before = state
         try:
-            state = projection.apply(state, record)
+            with Applying(one.offset, record):
+                _check(made, fold, one, record, check)
         except RecordError as error:
             made.found(one.offset, str(error.problem))
             made.is_whole = False
             break
         if record.kind is Kind.EPOCH_STARTED:
             began = one.offset
-            for what in _moves(before, state):
-                made.found(one.offset, what)
-        for what in (*_state_faults(made, state, record), *check.faults(state, one, record)):
-            made.found(one.offset, what)
     for name, here in zip(_IDENTITY, identity, strict=True):
-        there = state.launch.get(name, "")
+        there = fold.state.launch.get(name, "")
         if here and there and here != there:
             made.found(
                 began, f"it was written to the log of {name} {there}, and this one has {here}"
@@ -135,6 +125,25 @@ def verify(
     made.stored_count, made.stored_bytes = check.count, check.size_bytes
     made.absent_count = check.absent_count
     return made
+
+
+def _check(
+    made: Verified, fold: PlainFold, one: AuditRecord, record: Record, check: StoredCheck
+) -> None:
+    """Fold a record that counts, and note what does not hold of it, and behind it."""
+    before = fold.state
+    if record.kind is Kind.SNAPSHOT:
+        before, faults = _snapshot(made, before, record, check)
+        fold.begin_with(before)
+        for what in faults:
+            made.found(one.offset, what)
+    for what in _record_faults(made, one, record):
+        made.found(one.offset, what)
+    fold.apply(one)
+    state = fold.state
+    moves = _moves(before, state) if record.kind is Kind.EPOCH_STARTED else ()
+    for what in (*moves, *_state_faults(made, state, record), *check.faults(state, one, record)):
+        made.found(one.offset, what)
 
 
 def _moves(before: JobState, state: JobState) -> Iterator[str]:

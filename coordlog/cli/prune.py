@@ -7,16 +7,19 @@ from pathlib import Path
 
 import click
 
-from coordlog.errors import CommandError, CoordlogError, RequestError
+from coordlog.errors import AccessError, CommandError, CoordlogError, RequestError
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.port import Log
 from coordlog.log.user_folders import home_folder, private_folder
+from coordlog.own_reign import read_job
+from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
 from coordlog.payload_cleaning import clean, payload_use
 from coordlog.projections.pruning import PrunePlan
-from coordlog.projections.state import sorted_items
+from coordlog.projections.state import JobState, sorted_items
 from coordlog.pruning import planned
 from coordlog.pruning import prune as prune_log
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
+from coordlog.schemas.stored import STORE_ATTRIBUTE, opened
 from coordlog.spark_integration.client_requests import request_coordinator
 
 from .living import Reign, driver_lives, reign_in
@@ -72,13 +75,19 @@ def prune(
 ) -> None:
     """Remove the beginning of JOB's log, up to a snapshot that a restart can begin with.
 
-    A driver that lives is asked for a new snapshot, and goes on meanwhile; else the newest one in
-    the log is taken. All of the log is folded and compared with its snapshots before anything is
-    removed, and what is removed is archived first, in the form of `coordlog export`.
+    A driver that lives is asked for a new snapshot, and goes on meanwhile. Where none does, this
+    command takes one, if all that the job's coordinators remember is coordlog's own, as in what
+    `coordlog ingest` runs; else the newest one in the log is taken. All of the log is folded and
+    compared with its snapshots before anything is removed, and what is removed is archived first,
+    in the form of `coordlog export`.
     """
     log = logs.open(job)
     try:
-        sequence = _snapshot(job, reign_in(log, job), is_take_over=is_take_over)
+        finder = StoreFinder(job, payload_store)
+        reign = reign_in(log, job)
+        sequence = _snapshot(job, reign, is_take_over=is_take_over)
+        if sequence is None and reign is not None:
+            sequence = _own_snapshot(log, job, finder)
         plan = planned(
             log, job, keep_checkpoints=keep_checkpoints, sequence=sequence, on_progress=_folded
         )
@@ -91,7 +100,6 @@ def prune(
         if not yes:
             click.confirm(f"{shown}. Archive and remove it?", abort=True)
         path = archive or _archive(job, plan)
-        finder = StoreFinder(job, payload_store)
         clean_store = _cleaning(log, finder, plan.begins_with.offset if is_dropping else None)
         try:
             done = prune_log(log, job, plan, path)
@@ -145,6 +153,44 @@ def _snapshot(job: str, reign: Reign | None, *, is_take_over: bool) -> int | Non
             job, f"its driver at {reign.endpoint} has taken no snapshot: {error}", "try again"
         ) from error
     return answer.sequence
+
+
+def _own_snapshot(log: Log, job: str, finder: StoreFinder) -> int | None:
+    """The sequence of one that this command takes, where it can; None where only the job's driver could."""
+    made = read_job(log, job, _any_state)
+    why_not = why_no_own_snapshot(made.state)
+    newest, end = made.newest_snapshot, made.state.next_sequence
+    if newest.offset >= 0 and newest.sequence == end - 1:
+        return None  # it is the newest record: of an earlier prune, say
+    if why_not is not None:
+        click.echo(
+            f"job {job} does not run, and has the snapshots that are in its log: {why_not}",
+            err=True,
+        )
+        return None
+    said, driver_id = made.state.launch.get(STORE_ATTRIBUTE, ""), made.state.driver_id
+
+    def same(state: JobState) -> None:
+        was, now = (one.launch.get("operators") for one in (made.state, state))
+        if was != now:
+            raise CommandError(
+                job, f"a driver has begun since {driver_id} was seen to be gone", "try again"
+            )
+
+    try:
+        return take_own_snapshot(
+            log,
+            made.state,
+            open_payload=lambda data: opened(data, lambda address: finder.open(address, said)),
+            check=same,
+        )
+    except AccessError as error:  # who may remove need not be allowed to write
+        click.echo(f"no snapshot of job {job} is taken: {error}", err=True)
+        return None
+
+
+def _any_state(_state: JobState) -> None:
+    """A log of any state can be pruned."""
 
 
 def _folded(offset: int) -> None:

@@ -18,7 +18,7 @@ from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
-__all__ = ["CommitCoordinator", "CommitCoordinatorProvider", "MakeIntent"]
+__all__ = ["COMMITS", "CommitCoordinator", "CommitCoordinatorProvider", "MakeIntent"]
 
 MakeIntent = Callable[[int, Sequence[CommittableOf]], Payload]
 
@@ -27,7 +27,7 @@ def _nothing(state: None, record: Record, value: Payload | None) -> None:
     """The state of a coordinator that keeps none."""
 
 
-_STATELESS: Final[OperatorProjection[None]] = OperatorProjection(
+COMMITS: Final[OperatorProjection[None]] = OperatorProjection(
     name="coordlog.commits",
     version=1,
     initial=None,
@@ -86,7 +86,7 @@ class CommitCoordinatorProvider(CoordinatorProvider):
         OptionError: `committables_per_intent` is below 1.
     """
 
-    projection: OperatorProjection[Any] | None = _STATELESS
+    projection: OperatorProjection[Any] | None = COMMITS
 
     def __init__(
         self,

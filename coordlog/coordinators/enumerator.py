@@ -202,7 +202,7 @@ class EnumeratorContext:
         except AttemptNotRunningError as error:
             state = self.state
             if state.reader(error.subtask).is_completed:
-                lost = [one for one in names if isinstance(state.splits[one].place, Assigned)]
+                lost = [one for one in names if isinstance(state.splits.place(one), Assigned)]
                 if lost:
                     raise UsageError(
                         f"subtask {error.subtask} completed while split {lost[0]!r} was on its way "

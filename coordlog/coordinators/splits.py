@@ -15,7 +15,8 @@ from coordlog.coordinator import (
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.splits import SPLITS, SplitsState
+from coordlog.projections.splits import SplitsState
+from coordlog.projections.splits_codec import SPLITS
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -94,11 +95,7 @@ class DefaultEnumerator(SplitEnumerator):
         state = context.state  # what is left in it was read, or is being read
         discover, again = self._discover, self._discover_again
         if again is not None and state.splits:
-            known = [
-                state.splits[state.by_ordinal[ordinal]].split
-                for ordinal in range(len(state.splits))
-            ]
-            discover = partial(again, known, self._kept, state.skipped())
+            discover = partial(again, state.in_order(), self._kept, state.skipped())
         self._listing.begin(lambda: partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
@@ -174,10 +171,10 @@ class DefaultEnumerator(SplitEnumerator):
         state, parallelism = context.state, context.current_parallelism()
         dealt: dict[int, list[Split]] = {subtask: [] for subtask in subtasks}
         for split_id in state.unassigned():
-            known = state.splits[split_id]
-            owner = known.ordinal % parallelism
+            ordinal = state.splits.ordinal(split_id)
+            owner = ordinal % parallelism
             if owner in dealt:
-                dealt[owner].append(known.split)
+                dealt[owner].append(state.splits.split_at(ordinal))
         context.assign_splits(dealt)
         for subtask in sorted(dealt):
             context.signal_no_more_splits(subtask)

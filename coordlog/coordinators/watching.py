@@ -28,6 +28,8 @@ class SplitWatch(Protocol):
     def look(self, known: Sequence[Split], skipped: frozenset[str]) -> SplitsDiscovered:
         """What has come beside `known`, in the order in which it is to be assigned. On a worker.
 
+        `known` is in the order of discovery, and makes each split when it is asked for.
+
         Waits until something has, for a bounded time: what it returns is appended, found or not.
         With `is_complete` nothing more will come, and it is not called again. Splits of `known`
         that it returns again change nothing. What is `skipped`, by id, is not read, whatever
@@ -94,11 +96,7 @@ class WatchingEnumerator(SplitEnumerator):
 
     def _look(self) -> Callable[[], SplitsDiscovered]:
         state = self._context.state
-        known = state.splits
-        # A worker makes the lists: a persistent map may be read by any thread.
-        return lambda: self._watch.look(
-            [one.split for _, one in sorted(known.items())], state.skipped()
-        )
+        return lambda: self._watch.look(state.in_order(), state.skipped())
 
     def _looked(self, found: SplitsDiscovered) -> None:
         if self._listing.is_exhausted and not found.is_complete:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
@@ -47,20 +48,29 @@ class KnownFiles:
     """What the log has of a source's files. Remembers what it has decoded; one thread."""
 
     def __init__(self) -> None:
-        self._decoded: dict[str, FileSplit] = {}
+        self._files: dict[str, list[FileSplit]] = {}
+        self._count, self._last = 0, ""
         self._schemas: dict[bytes, bytes] = {}
 
-    def by_path(self, known: Iterable[Split]) -> dict[str, list[FileSplit]]:
-        """The splits of each file."""
-        files: dict[str, list[FileSplit]] = {}
-        for one in known:
-            split = self._decoded.get(one.split_id)
-            if split is None:
-                split = decode_split(one.content)
-                shared = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
-                split = self._decoded[one.split_id] = replace(split, arrow_schema=shared)
-            files.setdefault(split.path, []).append(split)
-        return files
+    def by_path(self, known: Sequence[Split]) -> Mapping[str, list[FileSplit]]:
+        """The splits of each file, of splits in the order of discovery: what was known before is not decoded again."""
+        is_more = self._count == 0 or (
+            self._count <= len(known) and known[self._count - 1].split_id == self._last
+        )
+        if not is_more:
+            self._files, self._count, self._last = {}, 0, ""
+        for one in known[self._count :]:
+            split = self._shared(decode_split(one.content))
+            self._files.setdefault(split.path, []).append(split)
+            self._last = split.split_id
+        self._count = len(known)
+        return self._files
+
+    def _shared(self, split: FileSplit) -> FileSplit:
+        """The same, what most splits have alike once for all: there may be a million."""
+        schema = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
+        path = split.split_id if split.path == split.split_id else split.path
+        return replace(split, arrow_schema=schema, path=path, listed_by=sys.intern(split.listed_by))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,11 +114,8 @@ class KafkaEnumerator(SplitEnumerator):
 
     def _splits(self) -> list[KafkaSplit]:
         """All that were found, in that order."""
-        state = self._context.state
-        return [
-            cast("KafkaSplit", _SPLIT.decode(state.splits[name].split.content))
-            for _, name in sorted(state.by_ordinal.items())
-        ]
+        known = self._context.state.in_order()
+        return [cast("KafkaSplit", _SPLIT.decode(one.content)) for one in known]
 
     def _look(self) -> None:
         state = self._context.state
@@ -188,7 +185,7 @@ class KafkaEnumerator(SplitEnumerator):
             reader = state.reader(subtask)
             if not reader.is_completed and reader.told_no_more is None:
                 unfinished = [
-                    one for one in reader.splits if isinstance(state.splits[one].place, Assigned)
+                    one for one in reader.splits if isinstance(state.splits.place(one), Assigned)
                 ]
                 loads.append((len(unfinished), subtask))
         heapq.heapify(loads)

@@ -41,7 +41,9 @@ from state_digest import digest
 from sweep_runs import RUNS
 from sweep_worlds import records_of
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot-v1.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot-v1-paged.json"
+FORMER = Path(__file__).parents[1] / "golden" / "snapshot-v1.json"
+"""Of a version that encoded a source's splits otherwise."""
 GOLDEN_RUN = "splits and commits"
 FROM_THE_START: Any = None
 TEXTS: DerivedCodec[Any] = DerivedCodec(tuple[str, ...])
@@ -211,6 +213,19 @@ def test_a_snapshot_of_the_released_version_is_read() -> None:
     assert decoded.checkpoint_offset == 42
     again = codec.encode(decoded.state, checkpoint_offset=decoded.checkpoint_offset)
     assert zlib.decompress(again.state) == zlib.decompress(snapshot.state)
+
+
+@pytest.mark.clause("E9")
+def test_a_snapshot_with_another_encoding_of_a_projection_is_no_place_to_start_and_is_read_without_it() -> (
+    None
+):
+    former: dict[str, str] = json.loads(FORMER.read_text(encoding="utf-8"))
+    snapshot = SNAPSHOT_TYPE.decode(bytes.fromhex(former["payload"]))
+    assert isinstance(snapshot, JobSnapshot)
+
+    with pytest.raises(SnapshotUnusableError, match=r"of operator 'source'.* another encoding"):
+        SnapshotCodec(projection_of(chain_of_run(GOLDEN_RUN))).decode(snapshot)
+    assert encoding.schemas_of(snapshot)
 
 
 # --- what a driver writes ---------------------------------------------------------------------------------------------

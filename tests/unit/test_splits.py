@@ -626,3 +626,45 @@ def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> N
     (failed, *_) = job.history(Kind.GLOBAL_FAILURE)
     assert "1 of 2 splits were given to none of them, the first 'b'" in str(failed.reason)
     assert not job.history(Kind.JOB_FINISHED, Kind.COMMIT_INTENT)
+
+
+# What a driver holds of many splits
+
+
+@pytest.mark.clause("D5")
+@pytest.mark.parametrize("keeps_state", [False, True])
+def test_a_batch_jobs_attempt_holds_no_assignment_and_no_request_and_all_of_it_goes_back_with_it(
+    *, keeps_state: bool
+) -> None:
+    """No checkpoint ever forgets what was said in batch: an attempt would hold the whole history of its splits."""
+    names = tuple(f"{number:02}" for number in range(20))
+    chain = chain_of(pull_of(*names), keeps_state_across_splits=keeps_state)
+    job = HandDrivenJob(chain, is_batch=True)
+    attempt = job.register(0)
+    for name in names[:15]:
+        ask(attempt)
+        if name != names[14]:
+            attempt.finish_split("source", name)
+    held = job.runtime.state.subtasks[0].attempt
+
+    assert held is not None
+    assert (len(held.received), len(held.sent)) == (0, 0)
+    attempt.fail()
+    assert state_of(job).unassigned() == (names if keeps_state else names[14:])
+
+
+def test_splits_that_are_dealt_out_of_order_are_known_by_who_has_none() -> None:
+    """Static: the first subtask's share passes over those of the others, which are dealt one by one then."""
+    names = tuple(f"{number:03}" for number in range(600))
+    provider = SplitCoordinatorProvider("source", discover=listing(*names), assignment="static")
+    job = HandDrivenJob(chain_of(provider), parallelism=3)
+    seen = []
+    for subtask in range(3):
+        job.register(subtask)
+        state = state_of(job)
+        left = state.unassigned()
+        assert left == tuple(sorted(left))
+        assert len(state.passed_over) + len(state.splits) - state.fresh_from == len(left)
+        seen.append(len(left))
+
+    assert seen == [400, 200, 0]

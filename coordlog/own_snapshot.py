@@ -1,0 +1,225 @@
+"""A snapshot of a job that no driver drives, taken by a command, where all of its coordinators are coordlog's own.
+
+Such a job's state can be folded without its code: what its coordinators remember are projections of coordlog's, and
+these look into no payload that is not. The history names each operator's projection.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from coordlog.coordinators.commits import COMMITS
+from coordlog.errors import CommandError
+from coordlog.kernel.building import KernelConfig, StepBuilder
+from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log, StoredRecord
+from coordlog.projections.audit import counting_at
+from coordlog.projections.job import JobProjection
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.snapshots import (
+    SNAPSHOT_TYPE,
+    SnapshotCodec,
+    SnapshotTooLargeError,
+    SnapshotUnusableError,
+    snapshot_in,
+    state_of,
+    undeclared_in,
+)
+from coordlog.projections.splits_codec import SPLITS
+from coordlog.projections.state import JobState, sorted_items
+from coordlog.restore import Rebuild
+from coordlog.schemas.builtin import BUILTIN_PAYLOADS
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.counting import count
+from coordlog.schemas.payload import PayloadTypes, open_inline
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit, SplitsDiscovered
+from coordlog.schemas.source_facts import EnumeratorState, ListingFailed, ListingStarted
+from coordlog.snapshots import FoundSnapshot, SnapshotSearch
+
+from .own_reign import begin_reign
+
+__all__ = ["COMMAND", "take_own_snapshot", "why_no_own_snapshot"]
+
+COMMAND: Final = "prune"
+"""Whose reign it is, for the record."""
+
+_OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
+    f"{one.name}@{one.version}": one for one in (SPLITS, COMMITS)
+}
+_TYPES: Final = (
+    *BUILTIN_PAYLOADS,
+    AddSplits,
+    NoMoreSplits,
+    RequestSplit,
+    SplitsDiscovered,
+    ListingStarted,
+    ListingFailed,
+    EnumeratorState,
+)
+_ENVELOPE_BYTES: Final = 2_048
+
+
+def why_no_own_snapshot(state: JobState) -> str | None:
+    """Why nobody but the job's own driver can take one; None where a command can."""
+    if state.epoch < 0 or state.is_over:
+        return f"the job is {state.phase.value}" if state.is_over else "the job has not begun"
+    for one in json.loads(state.launch.get("operators", "[]")):
+        there = one.get("projection")
+        if one["coordinated"] and there not in _OWN:
+            return f"what the coordinator of operator {one['id']!r} remembers is its own code's"
+    return None
+
+
+def take_own_snapshot(
+    log: Log,
+    state: JobState,
+    *,
+    open_payload: Callable[[bytes], bytes] = open_inline,
+    check: Callable[[JobState], None],
+    patience: Patience | None = None,
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+) -> int:
+    """Fold all of the log, begin a reign, and append a `SNAPSHOT` of what it comes to; its sequence.
+
+    The caller has seen that no driver lives.
+
+    Args:
+        log: The job's.
+        state: At its end, without projections: by `read_job`. `why_no_own_snapshot` has nothing against it.
+        open_payload: Gives what a record holds, or addresses.
+        check: Asked again, of what the log says once this reign has begun: raises where that is another job.
+        patience: Default: the limits, and the machine's clock.
+        now_us: The time, microseconds since 1970, UTC.
+
+    Raises:
+        CommandError: The state is too large for a record, or its log cannot be begun with; nothing was appended,
+            an `EPOCH_STARTED` apart.
+        RecordError: A record that counts cannot be read or applied.
+        FencedError: Another driver was first.
+        LogError: The log.
+    """
+    projection = JobProjection(
+        PayloadTypes(_TYPES, open_payload), _projections(state), is_partial=True
+    )
+    made = Rebuild(projection, projection.types, frozenset())
+    uses = _Uses(state)
+    _fold(log, made, uses, open_payload)
+    records: list[Record] = []
+
+    def of(after: JobState) -> list[Record]:
+        check(after)
+        records.extend(
+            _records(
+                after, projection, uses, made.checkpoint_offset, max(now_us(), after.timestamp_us)
+            )
+        )
+        return records
+
+    begin_reign(log, made, of, command=COMMAND, patience=patience, now_us=now_us)
+    return records[-1].sequence or 0
+
+
+def _projections(state: JobState) -> dict[str, OperatorProjection[Any]]:
+    return {
+        one["id"]: _OWN[one["projection"]]
+        for one in json.loads(state.launch["operators"])
+        if one["coordinated"]
+    }
+
+
+class _Uses:
+    """Which types a job with today's operators must declare, by who has used them."""
+
+    def __init__(self, state: JobState) -> None:
+        self._operators = {one["id"] for one in json.loads(state.launch["operators"])}
+        self._needed: set[str] = {one.key for one in PayloadTypes(_TYPES)}
+
+    def begin(self, state: JobState, undeclared: tuple[str, ...]) -> None:
+        """What a snapshot says that the log begins with."""
+        self._needed.update(key for key, _ in sorted_items(state.types) if key not in undeclared)
+
+    def note(self, record: Record) -> None:
+        """One record that may count."""
+        if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
+            return
+        if record.operator_id is None or record.operator_id in self._operators:
+            self._needed.add(record.payload_type)
+
+    def declared(self, state: JobState) -> dict[str, str]:
+        """The fingerprints of those types, by key."""
+        return {key: there for key, there in sorted_items(state.types) if key in self._needed}
+
+
+def _fold(log: Log, made: Rebuild, uses: _Uses, open_payload: Callable[[bytes], bytes]) -> None:
+    start, end = log.start_offset(), log.high_watermark()
+    stored = log.read(start, end)
+    if start > 0:
+        first = next(stored)
+        _begin_at(first, made, uses, open_payload)
+        made.feed(first)
+    for one in stored:
+        if not count(made.counting, one.header)[1].is_void:
+            uses.note(decode_record(one.offset, one.value, one.header_bytes))
+        made.feed(one)
+
+
+def _begin_at(
+    first: StoredRecord, made: Rebuild, uses: _Uses, open_payload: Callable[[bytes], bytes]
+) -> None:
+    """Begin with the snapshot of a log that was pruned before."""
+    counting = counting_at(first)
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    try:
+        held = state_of(record, open_payload)
+        codec = SnapshotCodec(made.projection, types=dict(sorted_items(held.types)))
+        decoded = codec.decode(snapshot_in(record, open_payload))
+        uses.begin(held, undeclared_in(record, open_payload))
+    except SnapshotUnusableError as error:
+        raise CommandError(
+            record.job_id,
+            f"nothing but its own driver can start from the snapshot with which its log begins: {error}",
+            "prune it while it runs: its driver takes a snapshot then",
+        ) from error
+    made.begin_at(
+        SnapshotSearch(found=FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded))
+    )
+
+
+def _records(
+    state: JobState,
+    projection: JobProjection,
+    uses: _Uses,
+    checkpoint_offset: int | None,
+    now_us: int,
+) -> list[Record]:
+    """The snapshot, a turn of its own, its type before it where that is new."""
+    config = KernelConfig(
+        projection=projection,
+        operators=state.operators,
+        is_batch=state.is_batch,
+        keeps_finished_splits=False,
+    )
+    step = StepBuilder(config=config, state=state, now_us=now_us)
+    if SNAPSHOT_TYPE.key not in state.types:
+        step.register(SNAPSHOT_TYPE.key)
+    codec = SnapshotCodec(projection, types=uses.declared(step.state))
+    try:
+        made = codec.encode(step.state, checkpoint_offset=checkpoint_offset)
+        payload, problem = SNAPSHOT_TYPE.encode(made), ""
+    except SnapshotTooLargeError as error:
+        payload, problem = b"", str(error)
+    if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
+        problem = f"its state has {len(payload)} bytes, and a record holds {RECORD_BYTES_MAX}"
+    if problem:
+        raise CommandError(
+            state.job_id,
+            f"no snapshot of it can stand in the log: {problem}",
+            "nothing was removed",
+        )
+    step.add(Kind.SNAPSHOT, payload_type=SNAPSHOT_TYPE.key, payload=payload)
+    return list(step.records)

@@ -1,0 +1,83 @@
+"""A record that counts and makes no sense is named by its offset, by every command without the job's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.log.memory import MemoryLog
+from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import CheckpointMetadata
+from coordlog.schemas.codec import decode_record
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from one_log import OneLog
+
+pytestmark = pytest.mark.clause("E9")
+
+METADATA = payload_type_of(CheckpointMetadata)
+
+
+def of_nobody(record: Record) -> Record:
+    """An ack of an attempt that there never was."""
+    return replace(record, kind=Kind.CHECKPOINT_ACKED, subtask=77, attempt_number=3)
+
+
+def retaining_nothing(record: Record) -> Record:
+    """A checkpoint that completes, and says that it is not retained itself."""
+    said = METADATA.decode(record.payload or b"")
+    assert isinstance(said, CheckpointMetadata)
+    return replace(record, payload=METADATA.encode(replace(said, oldest_retained=10**9)))
+
+
+def log_with(harm: Callable[[Record], Record]) -> tuple[MemoryLog, int]:
+    """A history whose last completion is another record, and the offset of that."""
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
+    )
+    for n in range(4):
+        attempt = job.register(0)  # a newer one each time: offsets and sequences differ
+        attempt.send("source", Up(n=n))
+        checkpoint_id = job.trigger()
+        attempt.ack_checkpoint(checkpoint_id or 0, states={"source": b"state"})
+        job.crash()
+        job = HandDrivenJob(
+            job.chain, log=job.log, clock=job.clock, options=RuntimeOptions(snapshot_every=7)
+        )
+    records = [decode_record(one.offset, one.value, one.header_bytes) for one in job.log.records]
+    last = max(n for n, one in enumerate(records) if one.kind is Kind.CHECKPOINT_COMPLETED)
+    harmed, log = harm(records[last]), MemoryLog()
+    written = [*records[:last], harmed, *records[last + 1 :]]
+    log.writer().append([to_unstored(one) for one in written], timeout_s=1)
+    assert last != records[last].sequence
+    return log, last
+
+
+@pytest.mark.parametrize("harm", [of_nobody, retaining_nothing])
+@pytest.mark.parametrize(
+    "command", [("prune",), ("checkpoint",), ("checkpoint", "--show", "4"), ("verify",), ("state",)]
+)
+def test_a_record_that_makes_no_sense_is_named_by_its_offset(
+    command: tuple[str, ...],
+    harm: Callable[[Record], Record],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    log, offset = log_with(harm)
+    done = CliRunner().invoke(main, (*command, "job"), obj=lambda _servers: OneLog(log, "job"))
+
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    if harm is retaining_nothing and command[0] != "verify" and "--show" not in command:
+        assert done.exit_code in {Exit.DONE, Exit.FAILED, Exit.USAGE}, done.output
+        return  # it can be applied: the job has no checkpoint to go back to
+    assert done.exit_code != 0
+    assert str(offset) in done.output, done.output
