@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.chain import Chain
+from coordlog.claiming import former_logs
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
@@ -114,6 +115,7 @@ def look(
         if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
         log.create()
+        parts.sink.claim(job_id, log.identity, former_logs(state.launch))
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
