@@ -148,8 +148,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
     Raises:
         OptionsError: With all that is wrong.
     """
+    from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.sink import ParquetSink  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415
     from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415
     from coordlog.spark_integration.payload_options import PayloadChoice  # noqa: PLC0415
 
@@ -164,30 +164,13 @@ def parts_of(options: IngestOptions) -> IngestParts:
             problems.append(str(error))
             return None
 
-    def file_source() -> FileSource:
-        return FileSource(
-            options.source,
-            format=options.file_format,
-            compression=options.compression,
-            watch=options.is_watching,
-            watch_interval_s=options.watch_interval_s,
-            idle_timeout_s=options.idle_timeout_s,
-            listing_timeout_s=options.listing_timeout_s,
-            schemas=options.schemas,
-            changed_by=options.changed_by,
-            batch_rows=options.batch_rows,
-            null_values=options.null_values or ("",),
-            encoding=options.encoding,
-            delimiter=options.delimiter,
-            no_newlines_in_fields=options.no_newlines_in_fields,
-            on_error=options.on_error,
-        )
-
     job_id = options.job_id or default_job_id(options.destination)
     attempt(lambda: check_job_id(job_id))
     limit_bytes = options.payload_limit_bytes
     attempt(lambda: PayloadChoice(job_id, options.payload_store, limit_bytes))
-    source = attempt(lambda: kafka_source(options) if is_kafka(options.source) else file_source())
+    source = attempt(
+        lambda: kafka_source(options) if is_kafka(options.source) else _file_source(options)
+    )
     sink = attempt(
         lambda: ParquetSink(
             options.destination,
@@ -205,7 +188,33 @@ def parts_of(options: IngestOptions) -> IngestParts:
         transform = attempt(lambda: load_transform(named, is_local=is_local))
     if problems or source is None or sink is None:
         raise OptionsError(tuple(problems))
-    return IngestParts(job_id=job_id, source=source, transform=transform, sink=sink)
+    parts = IngestParts(job_id=job_id, source=source, transform=transform, sink=sink)
+    attempt(lambda: check_apart(parts.chain()))
+    if problems:
+        raise OptionsError(tuple(problems))
+    return parts
+
+
+def _file_source(options: IngestOptions) -> FileSource:
+    from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415, heavy
+
+    return FileSource(
+        options.source,
+        format=options.file_format,
+        compression=options.compression,
+        watch=options.is_watching,
+        watch_interval_s=options.watch_interval_s,
+        idle_timeout_s=options.idle_timeout_s,
+        listing_timeout_s=options.listing_timeout_s,
+        schemas=options.schemas,
+        changed_by=options.changed_by,
+        batch_rows=options.batch_rows,
+        null_values=options.null_values or ("",),
+        encoding=options.encoding,
+        delimiter=options.delimiter,
+        no_newlines_in_fields=options.no_newlines_in_fields,
+        on_error=options.on_error,
+    )
 
 
 def _out_of_range(options: IngestOptions) -> list[str]:

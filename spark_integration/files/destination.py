@@ -58,11 +58,12 @@ class Destination:
         """Make the destination, or find that it is this job's already, and can be published in.
 
         Raises:
-            SinkError: It is another job's or nobody's, cannot be written, or cannot publish without
-                replacing.
+            SinkError: It is another job's or nobody's, inside another one's, cannot be written, or
+                cannot publish without replacing.
             OutOfSpaceError: It is new, and has less than 1 GiB free.
         """
         store = self.store
+        self._refuse_inside()
         store.make_root()
         if store.read(_OWNER) is None:
             foreign = store.names()
@@ -79,6 +80,18 @@ class Destination:
             store.write_once(_OWNER, owner.encode())
         self.check_owner(job_id)
         store.make_ready()
+
+    def _refuse_inside(self) -> None:
+        """Who reads the destination around it would read this one's files too."""
+        found = self.store.read_above(_OWNER)
+        if found is None or self.has_owner():
+            return
+        where, content = found
+        raise SinkError(
+            self.where,
+            f"it is inside the destination of job {self._owner(where, content)!r}, {where}",
+            "give one beside it: who reads that one would read the files of both",
+        )
 
     def refuse_earlier_output(self, job_id: str) -> None:
         """For a job that begins here: what stands here was published by an earlier history, or branch of it.
@@ -172,20 +185,24 @@ class Destination:
                 "a destination that is not ours: no job has made it ready, as this machine sees it",
                 "use one that the driver and all executors share",
             )
-        try:
-            owner = json.loads(content)["job_id"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError(
-                f"{self.where}/{_OWNER}",
-                f"it does not say whose the destination is: {error!r}",
-                "put it back as it was, or give another destination",
-            ) from error
+        owner = self._owner(self.where, content)
         if owner != job_id:
             raise SinkError(
                 self.where,
                 f"a destination that is not ours: it is of job {owner!r}, this is job {job_id!r}",
                 "give each job a destination of its own",
             )
+
+    @staticmethod
+    def _owner(where: str, content: bytes) -> str:
+        try:
+            return str(json.loads(content)["job_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"{where}/{_OWNER}",
+                f"it does not say whose the destination is: {error!r}",
+                "put it back as it was, or give another destination",
+            ) from error
 
     def check_reserve(self) -> None:
         """Raise OutOfSpaceError before the last space is taken: Kafka may need it."""

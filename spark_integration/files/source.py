@@ -30,6 +30,7 @@ from .discovery import Discovery, FileWatch, KnownFiles, files_as_read, note_cha
 from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
 from .listing import InputFiles
 from .payloads import FileChanged
+from .places import location_of
 from .reader import FileReader, FileReaderOptions, merge_reader_states
 from .urls import refuse_credentials
 
@@ -201,6 +202,7 @@ class FileSource:
         return SourceSpec(
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
+            location=location_of(self._discovery.files.url),
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=provider,

@@ -52,6 +52,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
@@ -139,6 +140,16 @@ def test_a_job_whose_log_was_deleted_begins_anew_where_nothing_was_published(pla
     problem = refusal(place, log_of("here", "3")).problem
     assert "an earlier history of job 'ingest' has published" in problem
     place.sink().claim(JOB, log_of("here", "2"))
+
+
+def test_a_destination_inside_another_jobs_is_refused_and_not_made(place: Place) -> None:
+    for below in ("inner", "a/b/inner"):
+        with pytest.raises(SinkError, match="it is inside the destination of job 'ingest'"):
+            ParquetSink(f"{place.url}/{below}").prepare("other")
+        assert not ParquetSink(f"{place.url}/{below}").is_taken()
+    # One of an earlier version goes on.
+    place.write("inner/.coordlog/owner.json", b'{"job_id": "other"}')
+    ParquetSink(f"{place.url}/inner").prepare("other")
 
 
 def test_what_does_not_say_which_log_writes_is_an_error(place: Place) -> None:

@@ -119,7 +119,7 @@ def test_a_destination_has_the_same_job_each_time_and_another_has_another(
 
 @pytest.mark.parametrize("destination", ["/", "/data/é/ü", "/data/" + "x" * 300])
 def test_every_destination_has_a_job_id_that_is_one(destination: str) -> None:
-    parts = parts_of(IngestOptions(source="in", destination=destination))
+    parts = parts_of(IngestOptions(source="s3://bucket/in", destination=destination))
 
     assert parts.job_id == default_job_id(destination)
     assert len(parts.job_id) <= 100
