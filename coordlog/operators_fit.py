@@ -9,6 +9,7 @@ from typing import cast
 
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
+from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState, sorted_items, sorted_values
 
 __all__ = ["check_operators", "describe_operators"]
@@ -32,6 +33,7 @@ def describe_operators(chain: Chain) -> str:
                 "keeps_state": link.keeps_state_across_splits,
                 **({"options": dict(sorted(link.options.items()))} if link.options else {}),
                 **_destination_of(link),
+                **_location_of(link),
             }
             for link in chain.links
         ],
@@ -44,6 +46,12 @@ def _destination_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
     provider = link.coordinator
     there = None if provider is None else provider.destination
     return {} if there is None else {"destination": there}
+
+
+def _location_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
+    """What a source reads, where it tells that."""
+    location = link.location if isinstance(link, SourceSpec) else None
+    return {} if location is None else {"location": location}
 
 
 def check_operators(
@@ -78,6 +86,7 @@ def check_operators(
                     now,
                     "run the chain that wrote the history, or use another job id",
                 )
+    _check_location(job_id, state, chain.source, there, is_begun=has_begun)
     order, order_here = [one for one in there if one in here], [one for one in here if one in there]
     if order != order_here:
         raise RestoreError(
@@ -106,6 +115,35 @@ def _check_options(
                 now[name],
                 "give it as it was, or use another job id",
             )
+
+
+def _check_location(
+    job_id: str,
+    state: JobState,
+    source: SourceSpec,
+    there: Mapping[str, Mapping[str, object]],
+    *,
+    is_begun: bool,
+) -> None:
+    """Another source under an old job would not be read, where the listing stands; or all of it again.
+
+    One that was never listed, a path that was mistyped say, may be mended.
+    """
+    was, now = there.get(source.operator_id, {}).get("location"), source.location
+    if was in (None, now) or now is None or source.allows_other_location:
+        return
+    listed = state.projections.get(source.operator_id)
+    if not (is_begun or (isinstance(listed, SplitsState) and listed.splits)):
+        return
+    raise RestoreError(
+        job_id,
+        "the source",
+        str(was),
+        now,
+        "give it as it was, or use another job id: what is listed is read as it was listed, and a "
+        "file is known by its path, so that the same file by another path is read again; where the "
+        "new one is meant, give --allow-other-source (`allow_other_path=True`)",
+    )
 
 
 def _options(described: Mapping[str, object]) -> Mapping[str, str]:

@@ -128,6 +128,11 @@ __all__ = ["ingest"]
     help="What becomes of a file that cannot be read, or a part of it, after the listing.",
 )
 @click.option(
+    "--allow-other-source",
+    is_flag=True,
+    help="Files: go on with another SRC than the history has; a file of another path is another one.",
+)
+@click.option(
     "--bounded/--unbounded",
     "is_bounded",
     default=True,

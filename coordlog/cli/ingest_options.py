@@ -81,6 +81,7 @@ class IngestOptions:
     null_values: tuple[str, ...] = ()
     """Nothing: the empty field."""
     on_error: Literal["fail", "skip"] = "fail"
+    allow_other_source: bool = False
     encoding: str = "utf-8"
     delimiter: str = ","
     batch_rows: int = FILE_BATCH_ROWS
@@ -214,6 +215,7 @@ def _file_source(options: IngestOptions) -> FileSource:
         delimiter=options.delimiter,
         no_newlines_in_fields=options.no_newlines_in_fields,
         on_error=options.on_error,
+        allow_other_path=options.allow_other_source,
     )
 
 

@@ -96,6 +96,9 @@ class FileSource:
             again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
             where no link of the chain keeps state across splits, none of its rows stay; else those
             before the first that cannot be read, and the history has their number.
+        allow_other_path: A job may go on though its history has another path, glob or URL. What was
+            listed is read on as it was; what is listed from now on is of this one, and a file that
+            has another path than before is another file.
 
     Raises:
         OptionError: An option is out of range, or the URL holds credentials.
@@ -127,6 +130,7 @@ class FileSource:
         no_newlines_in_fields: bool = False,
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
+        allow_other_path: bool = False,
     ) -> None:
         url = os.fspath(path)
         if not url:
@@ -141,8 +145,7 @@ class FileSource:
         _check_positive(batch_rows=batch_rows, split_bytes=split_bytes)
         if schema is not None and column_names is not None and schema.names != list(column_names):
             raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
-        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment)
-        _check_listing_timeout(listing_timeout_s)
+        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s)
         csv = CsvOptions(
             null_values=tuple(null_values) if not isinstance(null_values, str) else null_values,
             encoding=encoding,
@@ -155,6 +158,7 @@ class FileSource:
         )
         self._batch_rows = batch_rows
         self._skips_unreadable = on_error == "skip"
+        self._allows_other_path = allow_other_path
         self._assignment: Literal["pull", "static"] = assignment
         self._is_watching = watch
         self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
@@ -203,6 +207,7 @@ class FileSource:
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
             location=location_of(self._discovery.files.url),
+            allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=provider,
@@ -345,7 +350,9 @@ def _check_watch(
     interval_s: float,
     idle_timeout_s: float | None,
     assignment: str,
+    listing_timeout_s: float,
 ) -> None:
+    _check_listing_timeout(listing_timeout_s)
     lowest, highest = _INTERVAL_S
     if not lowest <= interval_s <= highest:
         raise OptionError("watch_interval_s", interval_s, f"between {lowest:g} and {highest:g}")
