@@ -22,6 +22,7 @@ from coordlog.limits import (
     LISTING_TIMEOUT_S,
     WATCH_INTERVAL_S,
 )
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
 from .compression import Compression, check_compression
@@ -276,9 +277,24 @@ class FileSource:
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         watch = FileWatch(
-            self._discovery, interval_s=self._interval_s, idle_timeout_s=self._idle_timeout_s
+            self._discovery,
+            interval_s=self._interval_s,
+            idle_timeout_s=self._idle_timeout_s,
+            as_read=files_as_read(kept),
         )
-        return WatchingEnumerator(context, watch, listing_timeout_s=self._listing_timeout_s)
+
+        def note(kept: bytes | None, event: Payload) -> bytes | None:
+            noted = note_change(kept, event)
+            watch.as_read = files_as_read(noted)
+            return noted
+
+        return WatchingEnumerator(
+            context,
+            watch,
+            listing_timeout_s=self._listing_timeout_s,
+            note_event=note,
+            kept=kept,
+        )
 
 
 def _input_files(
