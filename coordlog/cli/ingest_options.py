@@ -24,7 +24,8 @@ from coordlog.limits import (
     WATCH_INTERVAL_S,
 )
 
-from .ingest_kafka import is_kafka, kafka_problems, kafka_source
+from .ingest_fit import fitted, unfit
+from .ingest_kafka import is_kafka, kafka_source
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.files.sink import ParquetSink
@@ -60,7 +61,7 @@ class OptionsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """The command line, as it came."""
+    """The command line, as it came, with what a file or a variable sets."""
 
     source: str
     destination: str
@@ -110,6 +111,8 @@ class IngestOptions:
     roll_rows: int | None = None
     roll_seconds: float | None = None
     is_widening: bool = False
+    told: frozenset[str] | None = None
+    """The fields that the command line has given; None: all that differ from their default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +159,8 @@ def parts_of(options: IngestOptions) -> IngestParts:
 
     from .ingest_transform import load_transform  # noqa: PLC0415
 
-    problems = [*_out_of_range(options), *kafka_problems(options)]
+    problems = _out_of_range(options)
+    options = fitted(options)
 
     def attempt(make: Callable[[], R]) -> R | None:
         try:
@@ -241,14 +245,7 @@ def _out_of_range(options: IngestOptions) -> list[str]:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
     if options.is_watching and options.is_batch:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
-    problems += [
-        f"{name} is given; it is for --format {' or '.join(formats)}"
-        for name, is_given, formats in (
-            ("--null-value", bool(options.null_values), ("csv",)),
-            ("--encoding", options.encoding != "utf-8", ("csv", "jsonl", "text")),
-            ("--delimiter", options.delimiter != ",", ("csv",)),
-            ("--no-newlines-in-fields", options.no_newlines_in_fields, ("csv",)),
-        )
-        if is_given and options.file_format not in formats and not is_kafka(options.source)
-    ]
+    if is_kafka(options.source) and options.is_batch and not options.is_bounded:
+        problems.append("--unbounded is given with --batch; a batch ends")
+    problems += [one.problem for one in unfit(options) if one.is_told]
     return problems

@@ -22,7 +22,7 @@ def is_refused(source: str | Path, destination: str | Path) -> bool:
         check_apart(chain)
     except OptionError as error:
         assert str(destination).replace("s3a:", "s3:") in str(error)  # noqa: PT017, both are asked
-        assert chain.source.location in str(error)  # noqa: PT017, as above
+        assert str(chain.source.location) in str(error)  # noqa: PT017, as above
         return True
     return False
 
