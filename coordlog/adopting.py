@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from coordlog.claiming import former_logs, said_of_former_logs
 from coordlog.errors import CommandError, LogUnavailableError, RecordError, RestoreError
 from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
@@ -129,6 +130,7 @@ def adopt(
             "topic_id": here.topic_id,
             "adopted_cluster_id": old_cluster,
             "adopted_topic_id": old_topic,
+            **said_of_former_logs((*former_logs(was), (old_cluster, old_topic))),
         },
         patience=patience,
     )

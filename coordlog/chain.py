@@ -31,6 +31,13 @@ class SourceSpec:
     """False: a reader's state is its unfinished splits, nothing else."""
     merge_states: Callable[[Sequence[bytes]], bytes] | None = None
     """One reader's state of several readers', where a restore has fewer of them (clause E7); pickles."""
+    location: str | None = None
+    """What it reads, as a path or a URL without secrets; None: it does not tell.
+
+    A restore with another one is refused once something of it was listed or read.
+    """
+    allows_other_location: bool = False
+    """The user's word that another one than the history has is meant."""
     is_unbounded: bool = False
     """It never ends by itself: no input of a batch job."""
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from coordlog.branching import branched, going_back_to, refuse_earlier_output
 from coordlog.chain import Chain
+from coordlog.claiming import claim_destinations, former_logs, said_of_former_logs
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
@@ -200,6 +201,8 @@ class JobDriver:
         going_back = branched(made.state, options.from_checkpoint)
         check_payloads(options.job_id, going_back, options.payloads)
         self._refuse_live_driver(made.state)
+        former = former_logs(made.state.launch)
+        claim_destinations(self._chain, options.job_id, self._job_log.identity, former)
         ahead_s = made.state.timestamp_us / 1e6 - time.time()
         if ahead_s > CLOCK_AHEAD_S:
             _log.warning(
@@ -339,6 +342,7 @@ class JobDriver:
                         "take_over": str(options.is_take_over).lower(),
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),
                         **going_back_to(options.from_checkpoint),
+                        **said_of_former_logs(former_logs(made.state.launch)),
                         **_said_of(options.payloads),
                         **limits_of(config),
                         **options.versions,

@@ -10,6 +10,7 @@ from typing import cast
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
 from coordlog.projections.branches import allowed_by
+from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState, sorted_items, sorted_values
 
 __all__ = ["check_operators", "describe_operators"]
@@ -34,6 +35,7 @@ def describe_operators(chain: Chain) -> str:
                 **({"options": dict(sorted(link.options.items()))} if link.options else {}),
                 **_destination_of(link),
                 **_projection_of(link),
+                **_location_of(link),
             }
             for link in chain.links
         ],
@@ -52,6 +54,12 @@ def _projection_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
     """Its projection, by name and version; another one may read its history otherwise, and is no other operator."""
     there = None if link.coordinator is None else link.coordinator.projection
     return {} if there is None else {"projection": f"{there.name}@{there.version}"}
+
+
+def _location_of(link: SourceSpec | OperatorSpec) -> dict[str, str]:
+    """What a source reads, where it tells that."""
+    location = link.location if isinstance(link, SourceSpec) else None
+    return {} if location is None else {"location": location}
 
 
 def check_operators(
@@ -86,6 +94,7 @@ def check_operators(
                     now,
                     "run the chain that wrote the history, or use another job id",
                 )
+    _check_location(job_id, state, chain.source, there, is_begun=has_begun)
     order, order_here = [one for one in there if one in here], [one for one in here if one in there]
     if order != order_here:
         raise RestoreError(
@@ -114,6 +123,35 @@ def _check_options(
                 now[name],
                 "give it as it was, or use another job id",
             )
+
+
+def _check_location(
+    job_id: str,
+    state: JobState,
+    source: SourceSpec,
+    there: Mapping[str, Mapping[str, object]],
+    *,
+    is_begun: bool,
+) -> None:
+    """Another source under an old job would not be read, where the listing stands; or all of it again.
+
+    One that was never listed, a path that was mistyped say, may be mended.
+    """
+    was, now = there.get(source.operator_id, {}).get("location"), source.location
+    if was in (None, now) or now is None or source.allows_other_location:
+        return
+    listed = state.projections.get(source.operator_id)
+    if not (is_begun or (isinstance(listed, SplitsState) and listed.splits)):
+        return
+    raise RestoreError(
+        job_id,
+        "the source",
+        str(was),
+        now,
+        "give it as it was, or use another job id: what is listed is read as it was listed, and a "
+        "file is known by its path, so that the same file by another path is read again; where the "
+        "new one is meant, give --allow-other-source (`allow_other_path=True`)",
+    )
 
 
 def _options(described: Mapping[str, object]) -> Mapping[str, str]:

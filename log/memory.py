@@ -167,7 +167,10 @@ class _Partition:
 
 def _identity(name: str) -> LogIdentity:
     return LogIdentity(
-        cluster_id="memory", topic_id=f"memory-{next(_topic_ids)}", name=f"{name} in memory"
+        cluster_id="memory",
+        topic_id=f"memory-{next(_topic_ids)}",
+        name=f"{name} in memory",
+        topic=name,
     )
 
 

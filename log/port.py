@@ -7,7 +7,7 @@ packed header. What counts among them is decided by `coordlog.schemas.counting`,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from coordlog.schemas.header import Header, decode_header
@@ -57,6 +57,8 @@ class LogIdentity:
     """Differs when a topic has been deleted and created again."""
     name: str
     """For messages, as in `ingest.log at 127.0.0.1:9092`."""
+    topic: str = field(default="", compare=False)
+    """Its name within the cluster: of two ids of one name the older topic is gone. Empty: not known."""
 
 
 class LogWriter(Protocol):

@@ -65,6 +65,7 @@ _KEPT_ATTRIBUTES: Final = frozenset(
         "command",
         "coordlog_version",
         "fingerprint",
+        "former_logs",
         "held_by",
         "mode",
         "outcome",

@@ -36,6 +36,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .endpoint_options import EndpointOptions
+from .files.places import check_apart
 from .jvm_end import told_of_jvm_end
 from .payload_options import PayloadChoice
 from .session import plain_interrupts
@@ -112,7 +113,7 @@ class Job:
         on_released: Called on the mailbox with each turn's records once they count; must not block.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or the destination is in what is read, or around it.
         PayloadTypeError: A payload type has no name, or stands twice.
     """
 
@@ -451,4 +452,6 @@ def _chain(
         if not isinstance(one, OperatorSpec):
             raise OptionError("an operator", type(one).__name__, "an `OperatorSpec`, or a sink")
         followers.append(one)
-    return Chain(source=first, operators=followers)
+    chain = Chain(source=first, operators=followers)
+    check_apart(chain)
+    return chain

@@ -30,11 +30,11 @@ class Exit(enum.IntEnum):
     FAILED = 1
     USAGE = 2
     REFUSED = 3
-    """The history does not fit the job, or a live driver holds it."""
+    """The history does not fit the job, a live driver holds it, or the broker does not let this user in."""
     FENCED = 4
     """Another driver has taken over."""
     UNREACHABLE = 5
-    """The log did not answer, or does not let this user in."""
+    """The log or the payload store did not answer, or the broker of this machine did not come up."""
     NO_SPACE = 6
     INTERRUPTED = 130
     TERMINATED = 143
@@ -49,11 +49,11 @@ def exit_of(error: BaseException) -> Exit:
             return Exit.NO_SPACE
         case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
             return Exit.NO_SPACE  # Spark's own folders are full: it comes as text
-        case RestoreError():
+        case RestoreError() | AccessError():
             return Exit.REFUSED
         case FencedError():
             return Exit.FENCED
-        case LogUnavailableError() | AccessError() | PayloadStoreUnreachableError() | BrokerError():
+        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
             return Exit.UNREACHABLE
         case UsageError():
             return Exit.USAGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from coordlog.limits import (
     CALL_TIMEOUT_S,
@@ -16,6 +17,7 @@ from coordlog.limits import (
     WATCH_INTERVAL_S,
 )
 
+from .ingest_fit import fitted, unfit
 from .ingest_options import IngestOptions
 from .logs import SERVERS_VARIABLE, prefix_option
 
@@ -126,6 +128,11 @@ __all__ = ["ingest"]
     type=click.Choice(["fail", "skip"]),
     default="fail",
     help="What becomes of a file that cannot be read, or a part of it, after the listing.",
+)
+@click.option(
+    "--allow-other-source",
+    is_flag=True,
+    help="Files: go on with another SRC than the history has; a file of another path is another one.",
 )
 @click.option(
     "--bounded/--unbounded",
@@ -293,6 +300,13 @@ def ingest(context: click.Context, /, **given: object) -> None:
     from .ingest_run import run_ingest  # noqa: PLC0415, Arrow and the Kafka client; not for --help
 
     # The options have the names of the fields.
-    status = run_ingest(IngestOptions(**given))  # type: ignore[arg-type]
+    told = frozenset(
+        name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
+    options = IngestOptions(told=told, **given)  # type: ignore[arg-type]
+    for one in unfit(options):
+        if not one.is_told:
+            click.echo(f"warning: {one.problem}", err=True)
+    status = run_ingest(fitted(options))
     if status:
         context.exit(status)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from coordlog.errors import OptionError
-from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.log.kafka import Security
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from .ingest_options import IngestOptions
 
-__all__ = ["is_kafka", "kafka_problems", "kafka_source"]
+__all__ = ["is_kafka", "kafka_source"]
 
 _SCHEME: Final = "kafka://"
 _FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
@@ -25,44 +24,6 @@ _FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
 def is_kafka(source: str) -> bool:
     """Whether SRC names topics."""
     return source.lower().startswith(_SCHEME)
-
-
-def kafka_problems(options: IngestOptions) -> list[str]:
-    """The options that do not go together with their SRC."""
-    if is_kafka(options.source):
-        wrong = [
-            (name, "files")
-            for name, is_given in (
-                ("--format", options.file_format != "csv"),
-                ("--null-value", bool(options.null_values)),
-                ("--encoding", options.encoding != "utf-8"),
-                ("--delimiter", options.delimiter != ","),
-                ("--no-newlines-in-fields", options.no_newlines_in_fields),
-                ("--on-error", options.on_error != "fail"),
-                ("--watch", options.is_watching),
-                ("--schemas", options.schemas != "one"),
-                ("--listing-timeout", options.listing_timeout_s != LISTING_TIMEOUT_S),
-            )
-            if is_given
-        ]
-        if options.is_batch and not options.is_bounded:
-            return ["--unbounded is given with --batch; a batch ends", *_said(wrong)]
-        return _said(wrong)
-    return _said(
-        [
-            (name, _SCHEME)
-            for name, is_given in (
-                ("--unbounded", not options.is_bounded),
-                ("--starting", options.starting != "earliest"),
-                ("--decode", options.decode is not None),
-            )
-            if is_given
-        ]
-    )
-
-
-def _said(wrong: list[tuple[str, str]]) -> list[str]:
-    return [f"{name} is given; it is for {kind}" for name, kind in wrong]
 
 
 def kafka_source(options: IngestOptions) -> KafkaSource:

@@ -24,7 +24,8 @@ from coordlog.limits import (
     WATCH_INTERVAL_S,
 )
 
-from .ingest_kafka import is_kafka, kafka_problems, kafka_source
+from .ingest_fit import fitted, unfit
+from .ingest_kafka import is_kafka, kafka_source
 
 if TYPE_CHECKING:
     from coordlog.spark_integration.endpoint_options import EndpointOptions
@@ -61,7 +62,7 @@ class OptionsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOptions:
-    """The command line, as it came."""
+    """The command line, as it came, with what a file or a variable sets."""
 
     source: str
     destination: str
@@ -82,6 +83,7 @@ class IngestOptions:
     null_values: tuple[str, ...] = ()
     """Nothing: the empty field."""
     on_error: Literal["fail", "skip"] = "fail"
+    allow_other_source: bool = False
     encoding: str = "utf-8"
     delimiter: str = ","
     batch_rows: int = FILE_BATCH_ROWS
@@ -114,6 +116,8 @@ class IngestOptions:
     roll_rows: int | None = None
     roll_seconds: float | None = None
     is_widening: bool = False
+    told: frozenset[str] | None = None
+    """The fields that the command line has given; None: all that differ from their default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +158,15 @@ def parts_of(options: IngestOptions) -> IngestParts:
     Raises:
         OptionsError: With all that is wrong.
     """
+    from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.sink import ParquetSink  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415
     from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415
     from coordlog.spark_integration.payload_options import PayloadChoice  # noqa: PLC0415
 
     from .ingest_transform import load_transform  # noqa: PLC0415
 
-    problems = [*_out_of_range(options), *kafka_problems(options)]
+    problems = _out_of_range(options)
+    options = fitted(options)
 
     def attempt(make: Callable[[], R]) -> R | None:
         try:
@@ -170,30 +175,13 @@ def parts_of(options: IngestOptions) -> IngestParts:
             problems.append(str(error))
             return None
 
-    def file_source() -> FileSource:
-        return FileSource(
-            options.source,
-            format=options.file_format,
-            compression=options.compression,
-            watch=options.is_watching,
-            watch_interval_s=options.watch_interval_s,
-            idle_timeout_s=options.idle_timeout_s,
-            listing_timeout_s=options.listing_timeout_s,
-            schemas=options.schemas,
-            changed_by=options.changed_by,
-            batch_rows=options.batch_rows,
-            null_values=options.null_values or ("",),
-            encoding=options.encoding,
-            delimiter=options.delimiter,
-            no_newlines_in_fields=options.no_newlines_in_fields,
-            on_error=options.on_error,
-        )
-
     job_id = options.job_id or default_job_id(options.destination)
     attempt(lambda: check_job_id(job_id))
     limit_bytes = options.payload_limit_bytes
     attempt(lambda: PayloadChoice(job_id, options.payload_store, limit_bytes))
-    source = attempt(lambda: kafka_source(options) if is_kafka(options.source) else file_source())
+    source = attempt(
+        lambda: kafka_source(options) if is_kafka(options.source) else _file_source(options)
+    )
     sink = attempt(
         lambda: ParquetSink(
             options.destination,
@@ -212,8 +200,35 @@ def parts_of(options: IngestOptions) -> IngestParts:
         transform = attempt(lambda: load_transform(named, is_local=is_local))
     if problems or source is None or sink is None or endpoint is None:
         raise OptionsError(tuple(problems))
-    return IngestParts(
+    parts = IngestParts(
         job_id=job_id, source=source, transform=transform, sink=sink, endpoint=endpoint
+    )
+    attempt(lambda: check_apart(parts.chain()))
+    if problems:
+        raise OptionsError(tuple(problems))
+    return parts
+
+
+def _file_source(options: IngestOptions) -> FileSource:
+    from coordlog.spark_integration.files.source import FileSource  # noqa: PLC0415, heavy
+
+    return FileSource(
+        options.source,
+        format=options.file_format,
+        compression=options.compression,
+        watch=options.is_watching,
+        watch_interval_s=options.watch_interval_s,
+        idle_timeout_s=options.idle_timeout_s,
+        listing_timeout_s=options.listing_timeout_s,
+        schemas=options.schemas,
+        changed_by=options.changed_by,
+        batch_rows=options.batch_rows,
+        null_values=options.null_values or ("",),
+        encoding=options.encoding,
+        delimiter=options.delimiter,
+        no_newlines_in_fields=options.no_newlines_in_fields,
+        on_error=options.on_error,
+        allow_other_path=options.allow_other_source,
     )
 
 
@@ -250,14 +265,7 @@ def _out_of_range(options: IngestOptions) -> list[str]:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")
     if options.is_watching and options.is_batch:
         problems.append("--watch is given with --batch, which makes rows visible at its end only")
-    problems += [
-        f"{name} is given; it is for --format {' or '.join(formats)}"
-        for name, is_given, formats in (
-            ("--null-value", bool(options.null_values), ("csv",)),
-            ("--encoding", options.encoding != "utf-8", ("csv", "jsonl", "text")),
-            ("--delimiter", options.delimiter != ",", ("csv",)),
-            ("--no-newlines-in-fields", options.no_newlines_in_fields, ("csv",)),
-        )
-        if is_given and options.file_format not in formats and not is_kafka(options.source)
-    ]
+    if is_kafka(options.source) and options.is_batch and not options.is_bounded:
+        problems.append("--unbounded is given with --batch; a batch ends")
+    problems += [one.problem for one in unfit(options) if one.is_told]
     return problems

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.chain import Chain
+from coordlog.claiming import former_logs
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
@@ -103,7 +104,8 @@ def look(
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)
-            _check_source(job_id, _known_splits(state, watched.fold), options.source)
+            if not options.allow_other_source:
+                _check_source(job_id, _known_splits(state, watched.fold), options.source)
             if found.is_finished and not options.is_again:
                 return found
             if not options.is_take_over:
@@ -114,6 +116,7 @@ def look(
         if is_new or elsewhere:
             parts.sink.refuse_earlier_output(job_id)
         log.create()
+        parts.sink.claim(job_id, log.identity, former_logs(state.launch))
     except RecordError as error:
         log.close()
         raise UnreadableHistoryError(job_id, str(error)) from error
@@ -161,7 +164,10 @@ def _known_splits(state: JobState, fold: ProgressFold) -> Collection[str]:
 
 
 def _check_source(job_id: str, known: Collection[str], source_path: str) -> None:
-    """Splits are listed once: another source under an old name would not be read, silently."""
+    """Splits are listed once: another source under an old name would not be read, silently.
+
+    Of a history that does not say what its source was; of others `check_fits` knows it.
+    """
     if not known or "://" in source_path or _MAGIC & set(source_path):
         return
     here = os.path.abspath(os.path.expanduser(source_path))  # noqa: PTH100, PTH111, as FileSource has it

@@ -233,8 +233,9 @@ class SplitCoordinator(EventSourcedCoordinator[SplitsState]):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the enumerator; refused where all subtasks have ended without some of the splits."""
+        started = self._started
         self._check_all_read()
-        self._started.notify_checkpoint_complete(checkpoint_id)
+        started.notify_checkpoint_complete(checkpoint_id)
         self._note()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:

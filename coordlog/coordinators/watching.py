@@ -16,6 +16,7 @@ from .enumerator import (
     give_waiting,
 )
 from .listing import PatientListing
+from .splits import NoteEvent
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 
@@ -56,8 +57,11 @@ class WatchingEnumerator(SplitEnumerator):
         watch: SplitWatch,
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
+        note_event: NoteEvent | None = None,
+        kept: bytes | None = None,
     ) -> None:
         self._context, self._watch = context, watch
+        self._note_event, self._kept = note_event, kept
         self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
@@ -85,7 +89,13 @@ class WatchingEnumerator(SplitEnumerator):
             self._context.signal_no_more_splits(subtask)
 
     def handle_source_event(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        """Nothing: such an event is of a time without a watch, and delivered again."""
+        """Keep what the source makes of it: it is of a time without a watch, and delivered again."""
+        if self._note_event is not None:
+            self._kept = self._note_event(self._kept, event)
+
+    def snapshot_state(self) -> bytes | None:
+        """What is kept of the source's own events, of a time without a watch too."""
+        return self._kept
 
     def close(self) -> None:
         """Let a worker that waits go."""

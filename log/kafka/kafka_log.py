@@ -184,6 +184,7 @@ class KafkaLog:
             cluster_id=str(cluster_id),
             topic_id=str(described["topic_id"]),
             name=self._connection.name,
+            topic=self.topic,
         )
         with self._lock:
             self._identity = identity

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import lzma
 from typing import BinaryIO, Final, Literal, cast, get_args
 
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SourceError
+
+from .members import Members
 
 __all__ = ["Compression", "check_compression", "codec_of", "refuse_archive", "unpacked"]
 
@@ -56,9 +57,10 @@ def refuse_archive(path: str, compression: Compression) -> None:
 def unpacked(file: BinaryIO, codec: str) -> BinaryIO:
     """The content of a packed file, to be read from its start. Closing it leaves `file` open.
 
-    A file that ends before its packed content does raises OSError or EOFError when it is read.
+    A file that ends before its packed content does, or goes on with something else, raises OSError,
+    EOFError or LZMAError when it is read.
     """
-    if codec == "xz":  # which Arrow does not have
-        return cast("BinaryIO", lzma.open(file, "rb"))
+    if codec in ("xz", "bz2"):
+        return cast("BinaryIO", Members(file, codec))
     stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
     return cast("BinaryIO", stream)

@@ -1,13 +1,15 @@
 """A destination that belongs to one job: its owner, its schema, its staged files.
 
-Below the root, `.coordlog/` holds what is not for readers: `owner.json`, `schema.arrow`, a
-`schema-N.arrow` for each time it was widened, and `staging/DRIVER/SUBTASK-ATTEMPT-COUNT.parquet`.
+Below the root, `.coordlog/` holds what is not for readers: `owner.json`, `log.json`, a `log-N.json`
+for each time its job went on in another log, `schema.arrow`, a `schema-N.arrow` for each time it was
+widened, and `staging/DRIVER/SUBTASK-ATTEMPT-COUNT.parquet`.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -16,6 +18,7 @@ import pyarrow as pa
 
 from coordlog.errors import OutOfSpaceError, SinkError
 from coordlog.limits import DESTINATION_FREE_BYTES_MIN, DESTINATION_RESERVE_BYTES
+from coordlog.log.port import LogIdentity
 
 from .names import HIDDEN
 from .store import FileStore
@@ -23,6 +26,7 @@ from .store import FileStore
 __all__ = ["Destination", "SettledSchema"]
 
 _OWNER: Final = f"{HIDDEN}/owner.json"
+_LOG_FIELDS: Final = ("cluster_id", "topic_id", "name", "topic")
 _PARTITION_BY: Final = b"coordlog.partition_by"
 
 
@@ -54,11 +58,12 @@ class Destination:
         """Make the destination, or find that it is this job's already, and can be published in.
 
         Raises:
-            SinkError: It is another job's or nobody's, cannot be written, or cannot publish without
-                replacing.
+            SinkError: It is another job's or nobody's, inside another one's, cannot be written, or
+                cannot publish without replacing.
             OutOfSpaceError: It is new, and has less than 1 GiB free.
         """
         store = self.store
+        self._refuse_inside()
         store.make_root()
         if store.read(_OWNER) is None:
             foreign = store.names()
@@ -76,6 +81,18 @@ class Destination:
         self.check_owner(job_id)
         store.make_ready()
 
+    def _refuse_inside(self) -> None:
+        """Who reads the destination around it would read this one's files too."""
+        found = self.store.read_above(_OWNER)
+        if found is None or self.has_owner():
+            return
+        where, content = found
+        raise SinkError(
+            self.where,
+            f"it is inside the destination of job {self._owner(where, content)!r}, {where}",
+            "give one beside it: who reads that one would read the files of both",
+        )
+
     def refuse_earlier_output(self, job_id: str) -> None:
         """For a job that begins here: what stands here was published by an earlier history, or branch of it.
 
@@ -92,6 +109,69 @@ class Destination:
                 "give the job the log that it had, or another destination",
             )
 
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See that no other log of this job writes here, and hold from now on that `log` does.
+
+        A job id does not tell: it may be made of the destination's name, and then it is the same at
+        another broker. Of two that claim at once one gets it.
+
+        Args:
+            job_id: The job.
+            log: The one that it writes.
+            former: Cluster id and topic id of each that it has left by an adoption.
+
+        Raises:
+            SinkError: Another one does, which this one does not go on from; or it is gone, and has
+                published something.
+        """
+        version, holder = self._holder(0)
+        while holder is None or not _is_same_log(holder, log):
+            if holder is not None:
+                self._check_goes_on(job_id, holder, log, former)
+            self.store.write_once(_log_file(version), _encoded_log(log))
+            version, holder = self._holder(version)
+
+    def _holder(self, version: int) -> tuple[int, LogIdentity | None]:
+        """The log that writes here, and the number of the file that another one would be told in."""
+        holder = None
+        while (content := self.store.read(_log_file(version))) is not None:
+            holder = self._decoded_log(version, content)
+            version += 1
+        return version, holder
+
+    def _check_goes_on(
+        self,
+        job_id: str,
+        holder: LogIdentity,
+        log: LogIdentity,
+        former: Collection[tuple[str, str]],
+    ) -> None:
+        if (holder.cluster_id, holder.topic_id) in former:
+            return
+        if log.topic and (holder.cluster_id, holder.topic) == (log.cluster_id, log.topic):
+            # A cluster has one topic of a name: the former one was deleted.
+            self.refuse_earlier_output(job_id)
+            return
+        raise SinkError(
+            self.where,
+            f"job {job_id!r} writes there with another log, {_told(holder)}; this one is "
+            f"{_told(log)}: rows would be written a second time, and files of the other be removed",
+            "use the broker that the job was begun on; where that is lost `coordlog adopt` moves "
+            f"its history here; else give another destination (or remove all that is in this one, "
+            f"{HIDDEN} too)",
+        )
+
+    def _decoded_log(self, version: int, content: bytes) -> LogIdentity:
+        try:
+            told = json.loads(content)
+            return LogIdentity(**{name: str(told[name]) for name in _LOG_FIELDS})
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"{self.where}/{_log_file(version)}",
+                f"it does not say which log writes there: {error!r}",
+                "put it back as it was, or give another destination",
+            ) from error
+
     def has_owner(self) -> bool:
         """Whether some job has made it ready."""
         return self.store.read(_OWNER) is not None
@@ -105,20 +185,24 @@ class Destination:
                 "a destination that is not ours: no job has made it ready, as this machine sees it",
                 "use one that the driver and all executors share",
             )
-        try:
-            owner = json.loads(content)["job_id"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError(
-                f"{self.where}/{_OWNER}",
-                f"it does not say whose the destination is: {error!r}",
-                "put it back as it was, or give another destination",
-            ) from error
+        owner = self._owner(self.where, content)
         if owner != job_id:
             raise SinkError(
                 self.where,
                 f"a destination that is not ours: it is of job {owner!r}, this is job {job_id!r}",
                 "give each job a destination of its own",
             )
+
+    @staticmethod
+    def _owner(where: str, content: bytes) -> str:
+        try:
+            return str(json.loads(content)["job_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(
+                f"{where}/{_OWNER}",
+                f"it does not say whose the destination is: {error!r}",
+                "put it back as it was, or give another destination",
+            ) from error
 
     def check_reserve(self) -> None:
         """Raise OutOfSpaceError before the last space is taken: Kafka may need it."""
@@ -223,6 +307,22 @@ class Destination:
             columns=schema.remove_metadata(),
             partition_by=tuple(str(one) for one in partition_by),
         )
+
+
+def _log_file(version: int) -> str:
+    return f"{HIDDEN}/log-{version}.json" if version else f"{HIDDEN}/log.json"
+
+
+def _encoded_log(log: LogIdentity) -> bytes:
+    return json.dumps({name: getattr(log, name) for name in _LOG_FIELDS}).encode()
+
+
+def _is_same_log(one: LogIdentity, other: LogIdentity) -> bool:
+    return (one.cluster_id, one.topic_id) == (other.cluster_id, other.topic_id)
+
+
+def _told(log: LogIdentity) -> str:
+    return f"{log.name} (cluster {log.cluster_id}, topic id {log.topic_id})"
 
 
 def _schema_file(version: int) -> str:

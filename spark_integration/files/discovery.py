@@ -241,6 +241,8 @@ class FileWatch:
         interval_s: Between two listings.
         idle_timeout_s: The watch ends when for so long no file was new, and none unsettled; None:
             it does not.
+        as_read: Those that a run without a watch has read otherwise than they were listed, by path;
+            may be set anew at any time.
         clock: Seconds, monotonic.
         wait: Waits for so many seconds, or until `close`; True at once after that.
     """
@@ -251,6 +253,7 @@ class FileWatch:
         *,
         interval_s: float,
         idle_timeout_s: float | None,
+        as_read: Mapping[str, FileChanged] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
@@ -259,6 +262,7 @@ class FileWatch:
         self._clock = clock
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
+        self.as_read = as_read or {}
         self._known = KnownFiles()
         self._unsettled: dict[str, ListedFile] = {}
         self._last_find_s = clock()
@@ -305,7 +309,7 @@ class FileWatch:
         self._listed_s = self._clock()
         listed = discovery.files.list(allow_none=True)
         # An empty file has nothing to read yet.
-        listed_anew = discovery.fresh(listed, files, skipped=skipped)
+        listed_anew = discovery.fresh(listed, files, self.as_read, skipped)
         fresh = [one for one in listed_anew if one.size_bytes != 0]
         settled = [one for one in fresh if self._unsettled.get(one.path) == one]
         if any(self._unsettled.get(one.path) != one for one in fresh) or settled:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import pyarrow as pa
 
@@ -68,6 +69,14 @@ class FileFormat(Protocol):
         """A file's splits, as `start` and `end` of each; none where it cannot have a row."""
         ...
 
+    def row_rules(self) -> str:
+        """The options that decide which row is row N, as text; empty where the file alone does."""
+        ...
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> FileFormat:
+        """The same, but with the rules that `row_rules` once gave for a split of this schema."""
+        ...
+
     def read(
         self,
         files: InputFiles,
@@ -102,6 +111,27 @@ class CsvFormat:
         may_cut = self.options.may_split and one.may_seek
         is_packed = codec_of(one.path, self.compression) is not None
         return line_parts(one.size_bytes, split_bytes, may_cut=may_cut and not is_packed)
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        options = self.options
+        return _text_of(
+            compression=self.compression,
+            delimiter=options.delimiter,
+            encoding=options.encoding,
+            escape=options.escape,
+            has_header=options.column_names is None,
+            no_newlines_in_fields=options.no_newlines_in_fields,
+            quote=options.quote,
+        )
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> CsvFormat:
+        """See `FileFormat`."""
+        told = json.loads(rules)
+        compression = told.pop("compression")
+        names = None if told.pop("has_header") else tuple(schema.names)
+        options = replace(self.options, column_names=names, **told)
+        return replace(self, options=options, compression=compression)
 
     def read(
         self,
@@ -139,6 +169,14 @@ class _LineFormat:
         is_packed = codec_of(one.path, self.compression) is not None
         may_cut = not is_packed and one.may_seek and has_whole_line_ends(self.encoding)
         return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        return _text_of(compression=self.compression, encoding=self.encoding)
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> Self:
+        """See `FileFormat`."""
+        return replace(self, **json.loads(rules))
 
     def _blocks(self, files: InputFiles, split: FileSplit) -> LineBlocks:
         return LineBlocks(
@@ -256,6 +294,14 @@ class ParquetFormat:
                 raise
             return [(0, -1)]
 
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        return ""
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> ParquetFormat:
+        """See `FileFormat`."""
+        return self
+
     def read(
         self,
         files: InputFiles,
@@ -267,6 +313,10 @@ class ParquetFormat:
     ) -> SplitRows:
         """See `FileFormat`."""
         return ParquetRows(files, split, schema, skip_rows=skip_rows, batch_rows=batch_rows)
+
+
+def _text_of(**options: str | bool | None) -> str:
+    return json.dumps(options, sort_keys=True)
 
 
 def _read_bytes(split: FileSplit) -> int:

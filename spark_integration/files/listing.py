@@ -16,7 +16,7 @@ from coordlog.errors import SourceError, SourceUnavailableError
 
 from .urls import missing_library
 
-__all__ = ["InputFiles", "ListedFile", "SeenFile"]
+__all__ = ["InputFiles", "ListedFile", "SeenFile", "fixed_part", "has_wildcard"]
 
 _MAGIC: Final = frozenset("*?[")
 _MARKS: Final = (
@@ -124,7 +124,7 @@ class InputFiles:
             file_system, path = self._file_system()
             if isinstance(file_system, LocalFileSystem) and os.path.lexists(path):
                 return os.path.exists(path)  # noqa: PTH110, plain paths as fsspec gives them
-            return bool(file_system.exists(_fixed_part(path) if _MAGIC & set(path) else path))
+            return bool(file_system.exists(fixed_part(path) if has_wildcard(path) else path))
         except (OSError, SourceError):
             return False
 
@@ -219,9 +219,9 @@ class InputFiles:
     # `Any`: fsspec has no types.
     def _walk(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401
         if isinstance(file_system, LocalFileSystem):
-            if os.path.lexists(path) or not _MAGIC & set(path):
+            if os.path.lexists(path) or not has_wildcard(path):
                 return _local_below(path, path, frozenset())
-            fixed = _fixed_part(path)
+            fixed = fixed_part(path)
             return (
                 one
                 for root in map(str, file_system.glob(path))
@@ -233,10 +233,10 @@ class InputFiles:
     @staticmethod
     def _remote(file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401, as above
         file_system.invalidate_cache()
-        if not path.endswith("/") and not _MAGIC & set(path) and file_system.isfile(path):
+        if not path.endswith("/") and not has_wildcard(path) and file_system.isfile(path):
             yield _of_info(path, file_system.info(path))
             return
-        fixed = _fixed_part(path) if _MAGIC & set(path) else path
+        fixed = fixed_part(path) if has_wildcard(path) else path
         roots = [str(one) for one in file_system.glob(path)] if fixed != path else [path]
         for root in roots:
             for name, info in file_system.find(root, detail=True).items():
@@ -278,7 +278,7 @@ def _of_status(status: os.stat_result, path: str, root: str) -> ListedFile:
     """From what the operating system tells of a local file."""
     seconds, rest = divmod(status.st_mtime_ns, 1_000_000_000)
     moment = dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    base = os.path.realpath(_fixed_part(root) if _MAGIC & set(root) else root)
+    base = os.path.realpath(fixed_part(root) if has_wildcard(root) else root)
     real = os.path.realpath(path)
     return ListedFile(
         path=path,
@@ -288,11 +288,16 @@ def _of_status(status: os.stat_result, path: str, root: str) -> ListedFile:
     )
 
 
-def _fixed_part(path: str) -> str:
+def has_wildcard(path: str) -> bool:
+    """Whether it is a glob, unless something of just that name exists."""
+    return bool(_MAGIC & set(path))
+
+
+def fixed_part(path: str) -> str:
     """The folders of a glob before the first that has a wildcard."""
     kept: list[str] = []
     for part in path.split("/"):
-        if _MAGIC & set(part):
+        if has_wildcard(part):
             break
         kept.append(part)
     return "/".join(kept)

@@ -77,6 +77,13 @@ class LocalStore:
                 return None
             raise
 
+    def read_above(self, relative: str) -> tuple[str, bytes] | None:
+        """As in the port."""
+        for folder in self.root.resolve().parents:
+            with suppress(OSError):
+                return str(folder), (folder / relative).read_bytes()
+        return None
+
     def write_once(self, relative: str, content: bytes) -> bool:
         """As in the port."""
         path = self.root / relative

@@ -14,6 +14,8 @@ __all__ = [
     "FirstFileSplit",
     "FirstSplitProgress",
     "PublishFiles",
+    "SecondFileReaderState",
+    "SecondSplitProgress",
     "SplitProgress",
     "StagedFile",
 ]
@@ -47,20 +49,40 @@ class FileSplit(Payload):
     """Arrow's IPC encoding of the schema, deflated."""
 
 
-@payload("coordlog.split_progress", version=2)
+@payload("coordlog.split_progress", version=3)
 class SplitProgress(Payload):
     """How far a reader has come in one split."""
 
     split: FileSplit
     rows: int
     """Rows that it has given to the chain."""
+    read_as: str
+    """By which options it was begun, where they decide which row is which (`FileFormat.row_rules`).
+
+    Empty: nothing of it was given yet, or the history does not tell.
+    """
 
 
-@payload("coordlog.file_reader_state", version=2)
+@payload("coordlog.file_reader_state", version=3)
 class FileReaderState(Payload):
     """A file reader's unfinished splits, in the order in which it reads them."""
 
     splits: list[SplitProgress]
+
+
+@payload("coordlog.split_progress", version=2)
+class SecondSplitProgress(Payload):
+    """As histories of the second version have it."""
+
+    split: FileSplit
+    rows: int
+
+
+@payload("coordlog.file_reader_state", version=2)
+class SecondFileReaderState(Payload):
+    """As histories of the second version have it."""
+
+    splits: list[SecondSplitProgress]
 
 
 @payload("coordlog.file_split", version=1)

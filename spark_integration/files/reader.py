@@ -69,6 +69,8 @@ class FileReader(SourceReader):
         self._rows: SplitRows | None = None
         self._parsed: pa.RecordBatch | None = None
         self._given = 0
+        self._is_as_begun = False
+        """Whether the first split is read by other rules than those of the options."""
         self._finished_split_id: str | None = None
         self._is_given_up = False
         """Whether that one was not finished, but skipped."""
@@ -90,7 +92,7 @@ class FileReader(SourceReader):
     def add_splits(self, splits: Sequence[bytes]) -> None:
         """Queue `splits`, each an encoded FileSplit."""
         for one in splits:
-            self._splits.append(SplitProgress(split=decode_split(one), rows=0))
+            self._splits.append(SplitProgress(split=decode_split(one), rows=0, read_as=""))
 
     def notify_no_more_splits(self) -> None:
         """End once what is queued has been read."""
@@ -151,7 +153,7 @@ class FileReader(SourceReader):
         return encode_state(
             FileReaderState(
                 splits=[
-                    SplitProgress(split=one.split, rows=self._given if i == 0 else one.rows)
+                    replace(one, rows=self._given) if i == 0 else one
                     for i, one in enumerate(self._splits)
                 ]
             )
@@ -178,13 +180,35 @@ class FileReader(SourceReader):
         if is_of_earlier_run and not progress.rows and split.parts == 1:
             progress = self._splits[0] = replace(progress, split=self._as_it_is(split))
         self._given = progress.rows
-        return self._options.format.read(
+        schema = decode_schema(progress.split.arrow_schema)
+        return self._format_for(progress, schema).read(
             self._options.files,
             progress.split,
-            decode_schema(progress.split.arrow_schema),
+            schema,
             skip_rows=progress.rows,
             batch_rows=self._options.batch_rows,
         )
+
+    def _format_for(self, progress: SplitProgress, schema: pa.Schema) -> FileFormat:
+        """A split is read on as it was begun: by other rules row N would be another row.
+
+        So options may change between two runs, to read what could not be read: they hold for all
+        that is not begun yet.
+        """
+        asked = self._options.format
+        rules = asked.row_rules()
+        begun = progress.read_as if progress.rows and progress.read_as else rules
+        self._splits[0] = replace(progress, read_as=begun)
+        self._is_as_begun = begun != rules
+        if not self._is_as_begun:
+            return asked
+        _log.warning(
+            "%s was begun with %s: it is read on so, and what is not begun yet with %s",
+            progress.split.split_id,
+            begun,
+            rules,
+        )
+        return asked.ruled_by(begun, schema)
 
     def _as_it_is(self, split: FileSplit) -> FileSplit:
         """The split of a whole file of which nothing was read, as the file is now.
@@ -220,9 +244,17 @@ class FileReader(SourceReader):
         """The next rows. A file that is another by now is named as that, whatever was read in it."""
         try:
             return rows.next()
-        except SourceError:
-            self._options.files.check(self._splits[0].split)
-            raise
+        except SourceError as error:
+            progress = self._splits[0]
+            self._options.files.check(progress.split)
+            if not self._is_as_begun:
+                raise
+            raise SourceError(
+                error.where,
+                f"{error.problem}; {self._given} rows of {progress.split.split_id} had been read "
+                f"with {progress.read_as}, and it is read on so, whatever the options are now",
+                "skip it (`coordlog skip`), and give its other rows in a new file",
+            ) from error.__cause__
 
     def _finish(self) -> Poll:
         rows, split = self._rows, self._splits[0].split

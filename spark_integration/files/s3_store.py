@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -145,6 +146,18 @@ class S3Store:
                 lambda: self._client.get_object(Bucket=self.bucket, Key=self._key(relative))
             )
             return None if found is None else bytes(found["Body"].read())
+
+    def read_above(self, relative: str) -> tuple[str, bytes] | None:
+        """As in the port."""
+        above = self.prefix
+        while above:
+            above = above.rpartition("/")[0]
+            store = S3Store(f"s3://{self.bucket}/{above}")
+            with suppress(SinkError):
+                content = store.read(relative)
+                if content is not None:
+                    return store.where, content
+        return None
 
     def write_once(self, relative: str, content: bytes) -> bool:
         """As in the port. False too where an answer was lost and this call's own is found."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from coordlog.limits import (
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
 )
+from coordlog.log.port import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 
 from .destination import Destination
@@ -199,6 +200,23 @@ class ParquetSink(Sink):
             SinkError: There is something, which the job would write a second time.
         """
         self._destination.refuse_earlier_output(job_id)
+
+    def claim(
+        self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """See that no other log of a job of this id writes here, and hold that this one does.
+
+        After `prepare`, before anything is appended.
+
+        Args:
+            job_id: The job.
+            log: The one that it writes.
+            former: Cluster id and topic id of each that it has left, by `coordlog adopt`.
+
+        Raises:
+            SinkError: Another one does; both are named.
+        """
+        self._destination.claim(job_id, log, former)
 
     def is_taken(self) -> bool:
         """Whether a job has made the destination ready.

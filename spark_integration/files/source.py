@@ -22,6 +22,7 @@ from coordlog.limits import (
     LISTING_TIMEOUT_S,
     WATCH_INTERVAL_S,
 )
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
 from .compression import Compression, check_compression
@@ -30,6 +31,7 @@ from .discovery import Discovery, FileWatch, KnownFiles, files_as_read, note_cha
 from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
 from .listing import InputFiles
 from .payloads import FileChanged
+from .places import location_of
 from .reader import FileReader, FileReaderOptions, merge_reader_states
 from .urls import refuse_credentials
 
@@ -95,6 +97,9 @@ class FileSource:
             again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
             where no link of the chain keeps state across splits, none of its rows stay; else those
             before the first that cannot be read, and the history has their number.
+        allow_other_path: A job may go on though its history has another path, glob or URL. What was
+            listed is read on as it was; what is listed from now on is of this one, and a file that
+            has another path than before is another file.
 
     Raises:
         OptionError: An option is out of range, or the URL holds credentials.
@@ -126,6 +131,7 @@ class FileSource:
         no_newlines_in_fields: bool = False,
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
+        allow_other_path: bool = False,
     ) -> None:
         url = os.fspath(path)
         if not url:
@@ -140,8 +146,7 @@ class FileSource:
         _check_positive(batch_rows=batch_rows, split_bytes=split_bytes)
         if schema is not None and column_names is not None and schema.names != list(column_names):
             raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
-        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment)
-        _check_listing_timeout(listing_timeout_s)
+        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s)
         csv = CsvOptions(
             null_values=tuple(null_values) if not isinstance(null_values, str) else null_values,
             encoding=encoding,
@@ -154,6 +159,7 @@ class FileSource:
         )
         self._batch_rows = batch_rows
         self._skips_unreadable = on_error == "skip"
+        self._allows_other_path = allow_other_path
         self._assignment: Literal["pull", "static"] = assignment
         self._is_watching = watch
         self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
@@ -201,6 +207,8 @@ class FileSource:
         return SourceSpec(
             operator_id=operator_id,
             options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
+            location=location_of(self._discovery.files.url),
+            allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
             coordinator=provider,
@@ -269,9 +277,24 @@ class FileSource:
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         watch = FileWatch(
-            self._discovery, interval_s=self._interval_s, idle_timeout_s=self._idle_timeout_s
+            self._discovery,
+            interval_s=self._interval_s,
+            idle_timeout_s=self._idle_timeout_s,
+            as_read=files_as_read(kept),
         )
-        return WatchingEnumerator(context, watch, listing_timeout_s=self._listing_timeout_s)
+
+        def note(kept: bytes | None, event: Payload) -> bytes | None:
+            noted = note_change(kept, event)
+            watch.as_read = files_as_read(noted)
+            return noted
+
+        return WatchingEnumerator(
+            context,
+            watch,
+            listing_timeout_s=self._listing_timeout_s,
+            note_event=note,
+            kept=kept,
+        )
 
 
 def _input_files(
@@ -343,7 +366,9 @@ def _check_watch(
     interval_s: float,
     idle_timeout_s: float | None,
     assignment: str,
+    listing_timeout_s: float,
 ) -> None:
+    _check_listing_timeout(listing_timeout_s)
     lowest, highest = _INTERVAL_S
     if not lowest <= interval_s <= highest:
         raise OptionError("watch_interval_s", interval_s, f"between {lowest:g} and {highest:g}")

@@ -12,13 +12,14 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload import PayloadType, payload_type_of
 
 from .payloads import (
     FileReaderState,
     FileSplit,
     FirstFileReaderState,
     FirstFileSplit,
+    SecondFileReaderState,
     SplitProgress,
 )
 
@@ -33,35 +34,42 @@ __all__ = [
 
 _SPLIT: Final = payload_type_of(FileSplit)
 _STATE: Final = payload_type_of(FileReaderState)
+_SECOND_STATE: Final = payload_type_of(SecondFileReaderState)
 _FIRST_SPLIT: Final = payload_type_of(FirstFileSplit)
 _FIRST_STATE: Final = payload_type_of(FirstFileReaderState)
-_MARK: Final = bytes((0, _SPLIT.version))
+_MARK_BYTES: Final = 2
 
 
 def encode_split(split: FileSplit) -> bytes:
     """What an enumerator is given as a split's content."""
-    return _MARK + _SPLIT.encode(split)
+    return _mark(_SPLIT) + _SPLIT.encode(split)
 
 
 def decode_split(content: bytes) -> FileSplit:
     """The split in `content`. Raises ValueError where it is none that this version knows."""
-    if _is_marked(content):
-        return cast("FileSplit", _SPLIT.decode(content[len(_MARK) :]))
+    if _version(content, "a split", _SPLIT) > 1:
+        return cast("FileSplit", _SPLIT.decode(content[_MARK_BYTES:]))
     return _upcast(cast("FirstFileSplit", _FIRST_SPLIT.decode(content)))
 
 
 def encode_state(state: FileReaderState) -> bytes:
     """What a reader hands over at a barrier."""
-    return _MARK + _STATE.encode(state)
+    return _mark(_STATE) + _STATE.encode(state)
 
 
 def decode_state(content: bytes) -> FileReaderState:
     """The state in `content`. Raises ValueError where it is none that this version knows."""
-    if _is_marked(content):
-        return cast("FileReaderState", _STATE.decode(content[len(_MARK) :]))
-    first = cast("FirstFileReaderState", _FIRST_STATE.decode(content))
+    version = _version(content, "a reader's state", _STATE)
+    if version == _STATE.version:
+        return cast("FileReaderState", _STATE.decode(content[_MARK_BYTES:]))
+    if version == _SECOND_STATE.version:
+        second = cast("SecondFileReaderState", _SECOND_STATE.decode(content[_MARK_BYTES:]))
+        earlier = [(one.split, one.rows) for one in second.splits]
+    else:
+        first = cast("FirstFileReaderState", _FIRST_STATE.decode(content))
+        earlier = [(_upcast(one.split), one.rows) for one in first.splits]
     return FileReaderState(
-        splits=[SplitProgress(split=_upcast(one.split), rows=one.rows) for one in first.splits]
+        splits=[SplitProgress(split=split, rows=rows, read_as="") for split, rows in earlier]
     )
 
 
@@ -75,14 +83,17 @@ def decode_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(data)))
 
 
-def _is_marked(content: bytes) -> bool:
-    if len(content) < len(_MARK) or content[0]:
-        return False
-    if content[1] != _MARK[1]:
-        raise ValueError(
-            f"a split or reader state of version {content[1]}; this version reads up to {_MARK[1]}"
-        )
-    return True
+def _mark(kind: PayloadType) -> bytes:
+    return bytes((0, kind.version))
+
+
+def _version(content: bytes, what: str, newest: PayloadType) -> int:
+    if len(content) < _MARK_BYTES or content[0]:
+        return 1
+    version = content[1]
+    if not _SPLIT.version <= version <= newest.version:
+        raise ValueError(f"{what} of version {version}; this version reads up to {newest.version}")
+    return version
 
 
 def _upcast(first: FirstFileSplit) -> FileSplit:

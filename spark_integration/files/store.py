@@ -62,6 +62,13 @@ class FileStore(Protocol):
         """The content of a small file; None where there is none."""
         ...
 
+    def read_above(self, relative: str) -> tuple[str, bytes] | None:
+        """The file of this name below the nearest place above the root that has one, and that place.
+
+        None too where this user may not look there.
+        """
+        ...
+
     def write_once(self, relative: str, content: bytes) -> bool:
         """Give it this content, whole and to stay, unless it exists; whether this call did it."""
         ...

@@ -206,7 +206,7 @@ def test_a_wrong_way_in_is_one_clear_error_soon(
     began = time.monotonic()
     result = run(variables(door), "history", JOB, "--bootstrap-servers", door.at(listener, host))
     assert time.monotonic() - began < BOUND_S
-    assert result.exit_code == Exit.UNREACHABLE, result.output
+    assert result.exit_code == Exit.REFUSED, result.output
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert problem in result.stderr
@@ -233,7 +233,7 @@ def test_a_wrong_way_in_is_one_clear_error_soon(
 def test_every_command_says_so(door: SecuredBroker, arguments: tuple[str, ...]) -> None:
     variables = door.variables("SASL_SSL", "ann", sasl_password="wrong")
     result = run(variables, *arguments, "--bootstrap-servers", door.at("SASL_SSL"))
-    assert result.exit_code == Exit.UNREACHABLE, result.output
+    assert result.exit_code == Exit.REFUSED, result.output
     assert "does not accept user 'ann'" in result.stderr
 
 
@@ -256,7 +256,7 @@ def test_ingest_says_so_before_spark_starts(door: SecuredBroker, tmp_path: Path)
         timeout=60,
         check=False,
     )
-    assert done.returncode == Exit.UNREACHABLE, done.stderr
+    assert done.returncode == Exit.REFUSED, done.stderr
     assert "does not accept user 'ann'" in done.stderr
     assert PASSWORD not in done.stdout + done.stderr
 
@@ -419,7 +419,7 @@ def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_fro
 
     for right in rights[needed["keeper", other]]:
         status, said = lacking(ruled, "keeper", right, other, *keep)
-        assert status == Exit.UNREACHABLE
+        assert status == Exit.REFUSED
         assert named(said, right, other, "keeper"), said
     kept = asked(ruled, "keeper", *keep)
     assert kept.exit_code == Exit.DONE, kept.output
@@ -429,7 +429,7 @@ def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_fro
         (new, "Create"),
     ]:
         status, said = lacking(ruled, "founder", right, topic, *begin)
-        assert status == Exit.UNREACHABLE
+        assert status == Exit.REFUSED
         assert named(said, right, topic, "founder"), said
     begun = asked(ruled, "founder", *begin)
     assert begun.exit_code == Exit.DONE, begun.output
@@ -467,13 +467,13 @@ def test_a_right_that_a_driver_lacks_is_named(
 @pytest.mark.parametrize("right", READER)
 def test_a_right_that_a_command_lacks_is_named(ruled: SecuredBroker, right: str) -> None:
     status, said = lacking(ruled, "reader", right, RULED, "history", "job")
-    assert status == Exit.UNREACHABLE
+    assert status == Exit.REFUSED
     assert named(said, right, RULED, "reader"), said
 
 
 def test_a_topic_that_the_user_may_not_see_is_not_said_to_be_missing(ruled: SecuredBroker) -> None:
     result = asked(ruled, "ann", "history", "job")
-    assert result.exit_code == Exit.UNREACHABLE
+    assert result.exit_code == Exit.REFUSED
     assert named(result.stderr, "Describe", RULED, "ann"), result.stderr
 
 

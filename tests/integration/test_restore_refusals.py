@@ -119,6 +119,27 @@ def test_the_command_refuses_to_go_back_below_a_commit_with_status_3(crashed: Cr
     log.close()
 
 
+def test_a_destination_where_another_log_writes_is_refused_by_both_before_spark(
+    crashed: Crashed,
+) -> None:
+    """As two machines with one job id: it is made of the destination's name."""
+    log = crashed.log()
+    before, told = log.high_watermark(), crashed.pipeline.out / ".coordlog/log-1.json"
+    told.write_text(
+        '{"cluster_id": "C", "topic_id": "T", "name": "job.log at other:9092", "topic": "job.log"}'
+    )
+    done = ingest(crashed)
+    told.unlink()
+
+    assert done.returncode == Exit.FAILED, done.stderr
+    here = log.identity
+    assert "job 'job' writes there with another log, job.log at other:9092" in done.stderr
+    assert f"(cluster {here.cluster_id}, topic id {here.topic_id})" in done.stderr
+    assert "starting Spark" not in done.stderr
+    assert log.high_watermark() == before
+    log.close()
+
+
 def test_the_topic_made_again_with_a_copy_is_refused_by_both_ids(crashed: Crashed) -> None:
     log = at_home(crashed, "made-again", without_snapshots(crashed.stored))
     was, stored = log.identity.topic_id, tuple(log.read(0, log.high_watermark()))

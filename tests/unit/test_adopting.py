@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,13 @@ from click.testing import CliRunner, Result
 from coordlog.adopting import adopt, checked, copy_history
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import AppendRefusedError, CommandError, LogUnavailableError, RestoreError
+from coordlog.errors import (
+    AppendRefusedError,
+    CommandError,
+    LogUnavailableError,
+    RestoreError,
+    SinkError,
+)
 from coordlog.log.appender import Patience
 from coordlog.log.exported import write_exported
 from coordlog.log.memory import Fail, MemoryLog, Refuse, Unknown
@@ -236,6 +243,14 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
     assert [one.attributes.get("command") for one in epochs] == [None, "adopt", None]
     assert epochs[1].attributes["adopted_topic_id"] == lost.identity.topic_id
     assert "adopted_topic_id" not in epochs[2].attributes
+    left = [[lost.identity.cluster_id, lost.identity.topic_id]]
+    assert [json.loads(one.attributes.get("former_logs", "[]")) for one in epochs] == [
+        [],
+        left,
+        left,
+    ]
+    with pytest.raises(SinkError, match="writes there with another log, new in memory"):
+        driven.drive(lost)
 
 
 def test_an_adoption_that_is_recorded_is_not_done_again_from_whatever_copy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -15,12 +16,14 @@ import pytest
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.chain import Chain
 from coordlog.errors import SourceError
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.discovery import files_as_read
 from coordlog.spark_integration.files.payloads import FileChanged
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.files.split_bytes import decode_split
 from coordlog.subtask import SourceReader
 from coordlog.testing.by_hand import HandDrivenJob
-from split_fakes import state_of
+from split_fakes import ack_all, ask, state_of
 
 TEN = "i\n" + "".join(f"{i}\n" for i in range(10))
 
@@ -166,6 +169,38 @@ def test_that_a_file_was_mended_is_in_the_history_and_known_from_then_on(tmp_pat
     write(path, TEN)
     with pytest.raises(SourceError, match="it has 22 bytes; it had 25"):
         source.discover_again(found.splits, kept)
+
+
+def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TEN)
+    job = HandDrivenJob(Chain(source=FileSource(tmp_path).spec(), operators=[]))
+    (attempt,) = job.register_all()
+    was = decode_split(state_of(job).splits[str(path)].split.content)
+    write(path, TEN + "10\n")
+    now = decode_split(FileSource(tmp_path).discover().splits[0].content)
+    event = FileChanged(
+        path=str(path),
+        size_bytes=now.size_bytes,
+        mark=now.mark,
+        listed_size_bytes=was.size_bytes,
+        listed_mark=was.mark,
+    )
+    attempt.send("source", event)
+    ask(attempt)
+    attempt.finish_split("source", str(path))
+    ask(attempt)
+    ack_all(attempt)
+    attempt.complete()
+    job.stage_ends()
+    watching = FileSource(tmp_path, watch=True, watch_interval_s=0.01, idle_timeout_s=0.01)
+
+    again = HandDrivenJob(Chain(source=watching.spec(), operators=[]), log=job.log, again=True)
+    assert not again.history(Kind.JOB_FAILED, Kind.GLOBAL_FAILURE)
+    assert state_of(again).is_discovery_complete
+    # What a run without a watch has said may be delivered again to one with a watch.
+    (attempt,) = again.register_all()
+    attempt.send("source", replace(event, path="/in/b.csv"))
+    assert sorted(files_as_read(state_of(again).enumerator_state)) == ["/in/b.csv", str(path)]
 
 
 def test_a_mended_file_counts_from_then_on_as_it_was_when_it_was_opened(tmp_path: Path) -> None:

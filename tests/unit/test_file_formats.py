@@ -19,6 +19,7 @@ import pytest
 from chain_fakes import ReadOut, contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.files.faults import is_fault_of_file
 from coordlog.spark_integration.files.payloads import (
     FirstFileReaderState,
     FirstFileSplit,
@@ -88,6 +89,57 @@ def test_a_format_is_read_packed_in_any_way_by_its_name_or_as_told(
     assert read(FileSource(named, format=name)).rows == expected_of(name)
     out = read(FileSource(told, format=name, compression=packing))  # type: ignore[arg-type]
     assert out.rows == expected_of(name)
+
+
+def lines_of(tmp_path: Path, packing: str, *parts: bytes) -> list[object]:
+    path = write(tmp_path / f"a{PACKERS[packing][0]}", b"".join(parts))
+    return [row[0] for row in read(FileSource(path, format="text")).rows]
+
+
+@pytest.mark.parametrize("packing", [one for one in PACKERS if one != "none"])
+def test_members_of_a_packed_file_are_read_one_after_the_other(
+    packing: str, tmp_path: Path
+) -> None:
+    pack = PACKERS[packing][1]
+    one, two, none = pack(b"a\nb\n"), pack(b"c\n"), pack(b"")
+
+    for parts in ((one, two), (one, none, two), (none, one, two), (one, two, none)):
+        assert lines_of(tmp_path, packing, *parts) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("packing", [one for one in PACKERS if one != "none"])
+def test_a_member_that_is_damaged_cut_or_none_at_all_is_an_error(
+    packing: str, tmp_path: Path
+) -> None:
+    """What follows a whole member may be half of the file."""
+    pack = PACKERS[packing][1]
+    noise = "".join(f"{n} {random.Random(n).random()}\n" for n in range(1000)).encode()
+    one, two = pack(noise), pack(noise)
+    middle = len(two) // 2
+    damaged = [
+        bytes([two[0] ^ 1]) + two[1:],
+        two[:3],
+        two[:middle],
+        two[:-5],
+        b"garbage garbage",
+    ]
+    if packing in ("gzip", "bz2", "xz"):  # Arrow packs the others without a checksum
+        damaged.append(two[:middle] + bytes([two[middle] ^ 0xFF]) + two[middle + 1 :])
+    if packing == "xz":
+        damaged += [two[:8] + bytes([two[8] ^ 0xFF]) + two[9:], b"\0" * 3, b"\0" * 7 + two]
+
+    for rest in damaged:
+        with pytest.raises(SourceError, match="cannot be read on after") as caught:
+            lines_of(tmp_path, packing, one, rest)
+        assert is_fault_of_file(caught.value, FileSource(tmp_path)._discovery.files)
+
+
+def test_what_pads_the_streams_of_an_xz_file_is_passed_over(tmp_path: Path) -> None:
+    one, two = lzma.compress(b"a\n"), lzma.compress(b"b\n")
+
+    assert lines_of(tmp_path, "xz", one, b"\0" * 4, two, b"\0" * 200_000) == ["a", "b"]
+    old = lzma.compress(b"a\n", format=lzma.FORMAT_ALONE)
+    assert lines_of(tmp_path, "xz", old) == ["a"]
 
 
 @pytest.mark.parametrize("name", ["csv", "jsonl", "text"])

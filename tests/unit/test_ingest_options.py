@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark import cloudpickle
 
 from coordlog.cli.ingest_options import (
@@ -137,7 +137,7 @@ def test_a_destination_has_the_same_job_each_time_and_another_has_another(
 
 @pytest.mark.parametrize("destination", ["/", "/data/é/ü", "/data/" + "x" * 300])
 def test_every_destination_has_a_job_id_that_is_one(destination: str) -> None:
-    parts = parts_of(IngestOptions(source="in", destination=destination))
+    parts = parts_of(IngestOptions(source="s3://bucket/in", destination=destination))
 
     assert parts.job_id == default_job_id(destination)
     assert len(parts.job_id) <= 100
@@ -335,3 +335,103 @@ def test_what_does_not_fit_topics_is_named(
 
     assert str(caught.value).startswith(said)
     assert "secret" not in str(caught.value)
+
+
+OF_FILES = [
+    ("--format", "csv"),
+    ("--compression", "gzip"),
+    ("--null-value", "NA"),
+    ("--encoding", "latin-1"),
+    ("--delimiter", ","),
+    ("--no-newlines-in-fields",),
+    ("--on-error", "skip"),
+    ("--allow-other-source",),
+    ("--watch",),
+    ("--watch-interval", "5"),
+    ("--idle-timeout", "60"),
+    ("--schemas", "each"),
+    ("--changed-by", "size"),
+    ("--listing-timeout", "300"),
+]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[IngestOptions]:
+    """What the command would run; nothing is started."""
+    found: list[IngestOptions] = []
+
+    def run(options: IngestOptions) -> int:
+        parts_of(options)
+        found.append(options)
+        return 0
+
+    monkeypatch.setattr("coordlog.cli.ingest_run.run_ingest", run)
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def ingest(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["ingest", *arguments])
+
+
+@pytest.mark.parametrize("given", OF_FILES, ids=lambda one: one[0])
+def test_what_is_for_files_is_refused_for_topics_though_it_is_the_default(
+    ran: list[IngestOptions], given: tuple[str, ...]
+) -> None:
+    result = ingest("kafka://h:1/t", "out", *given)
+
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {given[0]} is given; it is for files\n"
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("given", "is_for"),
+    [
+        (("--watch-interval", "5"), "--watch"),
+        (("--idle-timeout", "60"), "--watch"),
+        (("--batch", "--checkpoint-interval", "5"), "a job without --batch"),
+        (("--bounded",), "kafka://"),
+        (("--format", "jsonl", "--delimiter", ","), "--format csv"),
+    ],
+)
+def test_what_does_nothing_without_another_option_is_refused(
+    ran: list[IngestOptions], given: tuple[str, ...], is_for: str
+) -> None:
+    result = ingest("in", "out", *given)
+
+    assert result.exit_code == 2
+    assert f"is given; it is for {is_for}\n" in result.stderr
+    assert not ran
+
+
+def test_what_is_set_for_all_commands_is_left_out_where_it_does_nothing(
+    ran: list[IngestOptions], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "coordlog.toml").write_text('[ingest]\nformat = "parquet"\nidle-timeout = 60\n')
+    monkeypatch.setenv("COORDLOG_WATCH_INTERVAL", "3")
+    monkeypatch.setenv("COORDLOG_CHECKPOINT_INTERVAL", "2")
+
+    files = ingest("in", "out", "--batch")
+    topics = ingest("kafka://h:1/t", "out")
+    watch = ingest("in", "out", "--watch")
+
+    assert [one.exit_code for one in (files, topics, watch)] == [0, 0, 0], files.stderr
+    assert files.stderr.splitlines() == [
+        "warning: --watch-interval is set, and does nothing here: it is for --watch",
+        "warning: --idle-timeout is set, and does nothing here: it is for --watch",
+        (
+            "warning: --checkpoint-interval is set, and does nothing here: it is for a job without "
+            "--batch"
+        ),
+    ]
+    assert topics.stderr.splitlines() == [
+        f"warning: {one} is set, and does nothing here: it is for files"
+        for one in ("--format", "--watch-interval", "--idle-timeout")
+    ]
+    assert watch.stderr == ""
+    assert [(one.file_format, one.idle_timeout_s, one.watch_interval_s) for one in ran] == [
+        ("parquet", None, 5.0),
+        ("csv", None, 5.0),
+        ("parquet", 60.0, 3.0),
+    ]

@@ -454,7 +454,7 @@ def test_a_prune_that_was_cut_off_behind_its_archive_goes_on_with_it(
     with monkeypatch.context() as patched:
         patched.setattr(log, "delete_below", _refuse)
         refused = run(log, "prune", "job", "--yes")
-    assert refused.exit_code == Exit.UNREACHABLE, refused.output
+    assert refused.exit_code == Exit.REFUSED, refused.output
     (archive,) = (home / "archives" / "job").iterdir()
     written = archive.read_bytes()
 

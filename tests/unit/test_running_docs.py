@@ -15,8 +15,9 @@ import pytest
 
 from coordlog.cli.exits import Exit, exit_of
 from coordlog.cli.ingest import ingest
-from coordlog.errors import JobFailedError
+from coordlog.errors import AccessError, JobFailedError, LogUnavailableError
 from coordlog.limits import STOP_TIMEOUT_S
+from coordlog.log.environment_errors import BrokerError
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "examples" / "systemd" / "coordlog-ingest.service"
@@ -105,6 +106,15 @@ def test_the_manifest_fails_the_job_where_the_docs_say_no() -> None:
     command = re.findall(r"^            - (\S+)$", text, re.MULTILINE)
     assert command[:2] == ["coordlog", "ingest"]
     assert isinstance(ingest.make_context("ingest", command[2:]), click.Context)
+
+
+def test_one_who_is_not_let_in_is_not_restarted_and_a_log_that_is_silent_is() -> None:
+    closed = AccessError("job.log", "the broker does not accept user 'ann'", "see the password")
+    silent = LogUnavailableError("job.log", "opening it", 120.0, "no route to host")
+
+    assert exit_of(closed) is Exit.REFUSED
+    assert exit_of(silent) is exit_of(BrokerError("it does not run", "x")) is Exit.UNREACHABLE
+    assert (statuses()[exit_of(closed)], statuses()[exit_of(silent)]) == (False, True)
 
 
 @pytest.mark.parametrize(

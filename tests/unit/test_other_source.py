@@ -1,0 +1,125 @@
+"""A job goes on with the source that its history has, and with another one only where that is meant (clause E9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordlog.chain import Chain
+from coordlog.cli.ingest_options import IngestOptions, parts_of
+from coordlog.errors import RestoreError
+from coordlog.log.memory import MemoryLog
+from coordlog.operators_fit import describe_operators
+from coordlog.own_reign import begin_reign, read_records
+from coordlog.projections.splits import Finished
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.testing.by_hand import HandDrivenJob
+from split_fakes import ack_all, ask, state_of
+
+pytestmark = pytest.mark.clause("E9")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for name in ("2024-a", "2024-b", "2025-a"):
+        (tmp_path / "in" / f"{name}.csv").write_text("i\n1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    return tmp_path
+
+
+def chain_of(path: str | Path, **options: bool) -> Chain:
+    return Chain(source=FileSource(path, **options).spec(), operators=[])  # type: ignore[arg-type]
+
+
+def finished(log: MemoryLog, chain: Chain, *, again: bool = False) -> list[str]:
+    """The names that the job has read, once it has finished."""
+    job = HandDrivenJob(chain, log=log, again=again)
+    (attempt,) = job.register_all()
+    ask(attempt)
+    for split_id, one in sorted(state_of(job).splits.items()):
+        if isinstance(one.place, Finished):
+            continue
+        attempt.finish_split("source", split_id)
+        ask(attempt)
+    ack_all(attempt)
+    attempt.complete()
+    job.stage_ends()
+    assert job.history(Kind.JOB_FINISHED)
+    return [Path(one).name for one in sorted(state_of(job).splits)]
+
+
+def refused(log: MemoryLog, chain: Chain, *, again: bool = False) -> str:
+    before = log.high_watermark()
+    with pytest.raises(RestoreError) as caught:
+        HandDrivenJob(chain, log=log, again=again)
+    assert log.high_watermark() == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "other", ["in/2025-*.csv", "in", "link/2024-*.csv", "in/2024-a.csv"], ids=str
+)
+def test_another_path_is_refused_with_both_and_the_way_out(folder: Path, other: str) -> None:
+    was = folder / "in" / "2024-*.csv"
+    stopped = HandDrivenJob(chain_of(was))
+    stopped.register_all()
+    stopped.crash()
+    over = MemoryLog("over")
+    finished(over, chain_of(was))
+
+    for log, again in ((stopped.log, False), (over, False), (over, True)):
+        said = refused(log, chain_of(folder / other), again=again)
+        assert f"the source is {was} in the log and {folder / other} here" in said
+        assert "--allow-other-source (`allow_other_path=True`)" in said
+    assert HandDrivenJob(chain_of(was), log=stopped.log).mode == "rollback"
+    assert HandDrivenJob(chain_of(f"file://{was}"), log=over, again=True).mode == "again"
+
+
+def test_where_another_path_is_meant_what_is_new_there_is_read_and_it_is_the_source_from_then_on(
+    folder: Path,
+) -> None:
+    log, whole = MemoryLog("job"), folder / "in"
+    assert finished(log, chain_of(whole / "2024-*.csv")) == ["2024-a.csv", "2024-b.csv"]
+    meant = chain_of(whole, allow_other_path=True)
+
+    assert finished(log, meant, again=True) == ["2024-a.csv", "2024-b.csv", "2025-a.csv"]
+    assert f"the source is {whole} in the log" in refused(
+        log, chain_of(whole / "2024-*.csv"), again=True
+    )
+    assert HandDrivenJob(chain_of(whole), log=log, again=True).mode == "again"
+
+
+def test_a_path_of_which_nothing_was_listed_may_be_mended(folder: Path) -> None:
+    mistyped = HandDrivenJob(chain_of(folder / "inn"), is_batch=True)
+    mistyped.crash()
+
+    assert HandDrivenJob(chain_of(folder / "in"), log=mistyped.log, is_batch=True).mode
+
+
+def test_a_history_that_does_not_say_what_its_source_was_is_gone_on_with(folder: Path) -> None:
+    job = HandDrivenJob(chain_of(folder / "in" / "2024-*.csv"))
+    job.register_all()
+    job.crash()
+    described = json.loads(describe_operators(job.chain))
+    assert described[0].pop("location") == str(folder / "in" / "2024-*.csv")
+    begin_reign(
+        job.log,
+        read_records(job.log),
+        lambda _state: [],
+        command="test",
+        attributes={"operators": json.dumps(described)},
+    )
+
+    assert HandDrivenJob(chain_of(folder / "in"), log=job.log).mode == "rollback"
+
+
+def test_the_command_has_an_option_for_it(folder: Path) -> None:
+    options = IngestOptions(
+        source=str(folder / "in"), destination=str(folder / "out"), allow_other_source=True
+    )
+
+    assert parts_of(options).chain().source.allows_other_location

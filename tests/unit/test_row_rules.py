@@ -1,0 +1,145 @@
+"""A split is read on as it was begun, whatever the options are when its job goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chain_fakes import FakeContext, ReadOut, contents, read_on
+from coordlog.errors import SourceError
+from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.files.payloads import (
+    SecondFileReaderState,
+    SecondSplitProgress,
+)
+from coordlog.spark_integration.files.reader import FileReader, merge_reader_states
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.split_bytes import decode_split, decode_state
+
+SCHEMA = pa.schema([("x", pa.string()), ("y", pa.string())])
+PLAIN = b"x,y\n" + b"".join(b"r%d,v\n" % n for n in range(6))
+
+
+def source_of(path: Path, options: dict[str, Any]) -> FileSource:
+    return FileSource(path, batch_rows=1, **options)
+
+
+def opened(
+    path: Path,
+    options: dict[str, Any],
+    state: bytes | None = None,
+    *,
+    listed_with: dict[str, Any] | None = None,
+) -> FileReader:
+    reader = source_of(path, options).spec().create_reader()
+    assert isinstance(reader, FileReader)
+    reader.open(FakeContext(), state)
+    reader.start()
+    if state is None:
+        reader.add_splits(contents(source_of(path, listed_with or options).discover()))
+    reader.notify_no_more_splits()
+    return reader
+
+
+def begun(path: Path, options: dict[str, Any]) -> tuple[list[Any], bytes]:
+    """Two rows that a first reader gave, and its state."""
+    reader, read = opened(path, options), ReadOut()
+    read_on(reader, read, batches_max=2)
+    state = reader.snapshot_state(1)
+    reader.close()
+    assert len(read.rows) == 2
+    return read.rows, state
+
+
+@pytest.mark.parametrize(
+    ("content", "first", "then"),
+    [
+        (PLAIN, {}, {"column_names": ["x", "y"]}),
+        (PLAIN, {"column_names": ["x", "y"]}, {}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"quote": None}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {"quote": None}, {}),
+        (b'x,y\n1,"a\nb,c"\n2,v\n3,v\n4,v\n', {}, {"delimiter": ";"}),
+        (b'x,y\n1,"a\\"\nb"\n2,v\n3,v\n4,v\n', {"escape": "\\"}, {}),
+        (PLAIN.decode().encode("utf-16-le"), {"encoding": "utf-16-le"}, {"encoding": "latin-1"}),
+    ],
+    ids=["names", "header", "no quote", "quote", "delimiter", "escape", "encoding"],
+)
+def test_a_csv_split_that_was_begun_is_read_on_by_the_rules_that_it_was_begun_with(
+    tmp_path: Path, content: bytes, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    whole, other = ReadOut(), ReadOut()
+    read_on(opened(path, {"schema": SCHEMA, **first}), whole)
+    given, state = begun(path, {"schema": SCHEMA, **first})
+
+    reader = opened(path, {"schema": SCHEMA, **then}, merge_reader_states([state]))
+    assert decode_state(reader.snapshot_state(2)) == decode_state(state), "before it is opened too"
+    read_on(reader, other, batches_max=1)
+    assert decode_state(reader.snapshot_state(2)).splits[0].read_as == (
+        decode_state(state).splits[0].read_as
+    )
+    read_on(reader, other)
+    assert given + other.rows == whole.rows
+
+
+@pytest.mark.parametrize("name", ["jsonl", "text"])
+def test_lines_that_were_begun_are_read_on_in_their_encoding(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes("".join(f'{{"i": "{n} é"}}\n' for n in range(5)).encode("latin-1"))
+    first = {"format": name, "encoding": "latin-1"}
+    given, state = begun(path, first)
+
+    whole, other = ReadOut(), ReadOut()
+    read_on(opened(path, first), whole)
+    read_on(opened(path, {"format": name}, state), other)
+    assert given + other.rows == whole.rows
+
+
+def test_a_split_of_which_nothing_was_given_is_read_by_the_options_of_now(tmp_path: Path) -> None:
+    """So a file that could not be read can be, with the option that the error names."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"x,y\n1,2\n3,'4,5'\n")
+    mended = {"schema": SCHEMA, "quote": "'"}
+    reader = opened(path, {"schema": SCHEMA}, listed_with=mended)
+    with pytest.raises(SourceError, match="see `delimiter=`, `quote=` and `escape=`"):
+        reader.poll()
+
+    read = ReadOut()
+    read_on(opened(path, mended, reader.snapshot_state(1)), read)
+    assert read.rows == [("1", "2"), ("3", "4,5")]
+
+
+def test_a_fault_in_a_split_that_was_begun_otherwise_says_that_options_do_not_help(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"x,y\n" + b"1,2\n" * 50 + b"3,'4,5'\n")
+    plain = {"schema": SCHEMA, "block_bytes": 64}
+    mended = {**plain, "quote": "'"}
+    first, read = opened(path, plain, listed_with=mended), ReadOut()
+    read_on(first, read, batches_max=2)
+
+    reader = opened(path, mended, first.snapshot_state(1))
+    with pytest.raises(SourceError, match=r"rows of .* had been read with .*whatever the op") as e:
+        read_on(reader, ReadOut())
+    assert "see `delimiter=`" not in e.value.next_step
+    assert "`coordlog skip`" in e.value.next_step
+
+
+def test_a_state_of_the_second_version_is_read_on_by_the_options_of_now(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(PLAIN)
+    options = {"schema": SCHEMA}
+    (content,) = contents(source_of(path, options).discover())
+    second = SecondFileReaderState(
+        splits=[SecondSplitProgress(split=decode_split(content), rows=4)]
+    )
+    state = b"\x00\x02" + payload_type_of(SecondFileReaderState).encode(second)
+
+    read = ReadOut()
+    read_on(opened(path, options, state), read)
+    assert read.rows == [("r4", "v"), ("r5", "v")]
