@@ -17,12 +17,13 @@ from coordlog.cli.main import main
 from coordlog.errors import CommandError, OptionError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log, StoredRecord
+from coordlog.own_reign import append_fact, read_records
 from coordlog.projections.progress import progress
 from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import KeepCheckpoint
+from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
@@ -132,6 +133,22 @@ def test_any_checkpoint_that_has_completed_will_do_by_its_number() -> None:
     job = started(begun(worked(6), "1"), chain("b"))
 
     assert job.runtime.state.projections["source"] == (1,), "although it is not retained any more"
+
+
+def test_a_number_is_a_checkpoint_s_even_where_another_is_kept_under_it() -> None:
+    """Such a name is not given any more; a history may have one."""
+    old = worked()
+    old.crash()
+    fact = CheckpointKept(name="3", kept_checkpoint=2)
+    made = read_records(old.log)
+    append_fact(old.log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
+
+    assert dict(read_records(old.log).state.kept.items()) == {"second": 2, "3": 2}
+    assert find_beginning(old.log, "job", "3").checkpoint_id == 3
+    job = HandDrivenJob(chain(), log=old.log)
+    assert job.ask("", KeepCheckpoint(name="3", kept_checkpoint=2)).answer().sequence > 0
+    assert job.ask("", LetGoCheckpoint(name="3")).answer().sequence > 0
+    assert dict(job.runtime.state.kept.items()) == {"second": 2}
 
 
 @pytest.mark.parametrize("place", ["a", None])
