@@ -161,6 +161,8 @@ class _Reading:
         """Whatever looks like an address in a record that counts, or may yet: of any version."""
         self.shared: set[str] = set()
         self.copy_of = ""
+        self._begun_in = ""
+        """The folder of the reign in which a pruned log begins: records that are gone may address what it kept."""
         self._in_force = -1
         self._last: StoredRecord | None = None
 
@@ -198,6 +200,7 @@ class _Reading:
         self.addressed.update(self._in_snapshot(first))
         record = decode_record(first.offset, first.value, first.header_bytes)
         self._know(record, state_of(record, self._open).launch)
+        self._begun_in = next(iter(self.epochs), "")
         return counting
 
     def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
@@ -247,7 +250,8 @@ class _Reading:
         if epoch is None or one.owner in self.shared:
             return FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
-            return FileUse.LEFT_OVER
+            # An archive may hold what addressed it: what a prune has removed this log cannot tell.
+            return FileUse.UNKNOWN if one.owner == self._begun_in else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
 

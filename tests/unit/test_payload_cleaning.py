@@ -14,14 +14,17 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
 from coordlog.payloads import PayloadOptions
+from coordlog.pruning import planned, prune
 from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress, address_in, owner_of
+from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, NotingProvider, chain_of, inside, prefix_of
 from one_log import OneLog
@@ -287,6 +290,47 @@ def test_a_prune_removes_what_is_left_over_while_it_knows_the_reigns(
     assert "0-another-driver" in owners
     assert worth(again.log, store)["ADDRESSED"] == ["1-driver-1"]
     assert payload_use(again.log, store).missing == ()
+
+
+@pytest.mark.parametrize("command", ["payloads", "prune"])
+def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
+    store: PayloadStore, options: PayloadOptions, home: Path, tmp_path: Path, command: str
+) -> None:
+    """It is of the very reign whose snapshot the log begins with; the rest of that reign's records is gone."""
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    attempt.ack("source", 0)
+    for number in range(1, 6):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number)
+    job.ask("", SnapshotWanted(why="prune"))
+    for number in range(6, 9):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number)
+    plan = planned(job.log, "job", keep_checkpoints=1)
+    prune(job.log, "job", plan, tmp_path / "archive.avro")
+    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
+    job.crash()
+    again, attempt, _ = driver(options, job.log)
+    assert worth(again.log, store) == {"UNKNOWN": ["0-driver-0"]}
+    again.ask("", SnapshotWanted(why="prune"))
+    for number in range(9, 12):
+        assert again.trigger() == number
+        attempt.ack_checkpoint(number)
+    again.crash()
+
+    if command == "payloads":
+        done = run(again.log, "payloads", "--payload-store", store.url, "--clean")
+    else:
+        flags = ("--yes", "--take-over", "--keep-checkpoints", "1", "--payload-store", store.url)
+        done = run(again.log, "prune", *flags)
+        assert again.log.start_offset() > plan.begins_with.offset  # type: ignore[union-attr]
+        assert list((home / "archives" / "job").iterdir())
+    assert done.exit_code == Exit.DONE, done.output
+    archive = ExportedLog(tmp_path / "archive.avro")
+    stored = archive.read(archive.start_offset(), archive.high_watermark())
+    (address,) = {one for record in stored for one in addresses_among(record.value or b"")}
+    assert len(store.get(address)) > BIG
 
 
 def test_what_the_job_s_last_driver_kept_where_it_comes_from_stays_after_an_adoption(
