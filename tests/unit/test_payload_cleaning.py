@@ -403,10 +403,61 @@ def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
     assert len(store.listed()) == 2
     said = deleted(adopted)
     assert "deleted 1 payloads" in said
-    assert "others of its large payloads stay: 1 of before it was adopted" in said
+    assert f"others of its large payloads stay in {store.where}: 1 of before it was adopted" in said
     assert [one.owner for one in store.listed()] == ["0-driver-0"]
     assert "deleted 1 payloads" in deleted(job.log)
     assert not store.listed()
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_of_a_pruned_log_a_delete_says_what_it_leaves_and_takes_it_when_told_to(
+    store: PayloadStore, options: PayloadOptions, *, is_all: bool
+) -> None:
+    log = pruned(options)
+    folder = Path(store.where)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "of-mine.txt").write_text("mine")
+    flags = ("--all-payloads",) if is_all else ()
+    arguments = ("delete", "job", "--yes", "--take-over", "--payload-store", store.url, *flags)
+    result = CliRunner().invoke(main, arguments, obj=lambda _servers: Deleting(log))
+
+    assert result.exit_code == Exit.DONE, result.output
+    said = f"others of its large payloads stay in {store.where}: "
+    mine = "1 files that are no payloads (in notes)"
+    if is_all:
+        assert "deleted 2 payloads" in result.stderr
+        assert f"{said}{mine}\n" in result.stderr
+    else:
+        assert "deleted 1 payloads" in result.stderr
+        assert (
+            f"{said}1 of reigns that the log does not know, as after a prune (in 0-driver-0); "
+            f"--all-payloads would have removed them, and {mine}\n"
+        ) in result.stderr
+    owners = [one.owner for one in store.listed() if one.owner != "notes"]
+    assert owners == ([] if is_all else ["0-driver-0"])
+    assert (folder / "notes" / "of-mine.txt").exists()
+
+
+def test_all_payloads_are_those_of_an_adoption_too_and_never_a_copy_s(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    copy, adopted = MemoryLog("copy"), MemoryLog("adopted")
+    copy_history(job.log, copy, "job")
+    adopt(job.log, adopted, "job")
+    flags = ("--yes", "--take-over", "--payload-store", store.url, "--all-payloads")
+    for log, count in ((copy, 1), (adopted, 0)):
+        result = CliRunner().invoke(
+            main, ("delete", "job", *flags), obj=lambda _servers, log=log: Deleting(log)
+        )
+        assert result.exit_code == Exit.DONE, result.output
+        assert len(store.listed()) == count
+    both = CliRunner().invoke(
+        main, ("delete", "job", *flags, "--keep-payloads"), obj=lambda _servers: Deleting(adopted)
+    )
+    assert both.exit_code == Exit.USAGE
 
 
 def test_a_job_that_has_begun_from_another_one_has_payloads_of_its_own(
