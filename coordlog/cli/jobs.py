@@ -86,6 +86,8 @@ def delete(
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
     finder = None if is_keeping else StoreFinder(job, payload_store)
     store, kept, why_not = _payloads_of(logs, job, finder, is_all=is_all)
+    if not is_take_over:
+        _refuse_live_driver(logs, job)  # again: a prompt may stand for hours
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
     if store is not None and kept:
