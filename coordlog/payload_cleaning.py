@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,12 @@ from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.projections.audit import counting_at
-from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, state_of
+from coordlog.projections.snapshots import (
+    SnapshotUnusableError,
+    snapshot_in,
+    state_bytes_in,
+    state_of,
+)
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
@@ -206,9 +210,9 @@ class _Reading:
     def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
         record = decode_record(stored.offset, stored.value, stored.header_bytes)
         try:
-            state = zlib.decompress(snapshot_in(record, self._open).state)
+            state = state_bytes_in(snapshot_in(record, self._open))
             _ = state_of(record, self._open)
-        except (SnapshotUnusableError, zlib.error) as error:
+        except SnapshotUnusableError as error:
             raise RecordError(
                 stored.offset,
                 record.kind.value,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +21,10 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
 from coordlog.payloads import PayloadOptions
+from coordlog.projections.snapshots import SNAPSHOT_TYPE
 from coordlog.pruning import planned, prune
 from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import SnapshotWanted
+from coordlog.schemas.builtin import JobSnapshot, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
@@ -371,6 +374,31 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
     broken.store(to_unstored(replace(record, payload=payload[:-9] + b"x" * 9)))
     with pytest.raises(RecordError, match="what it addresses cannot be told"):
         payload_use(broken, store)
+
+
+@pytest.mark.parametrize("said", [10, 2**40])
+def test_a_snapshot_that_makes_much_of_few_bytes_is_not_followed(
+    store: PayloadStore, options: PayloadOptions, said: int
+) -> None:
+    log = pruned(options)
+    first = log.records[0]
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    held = SNAPSHOT_TYPE.decode(record.payload or b"")
+    assert isinstance(held, JobSnapshot)
+    bomb = replace(held, state=zlib.compress(bytes(50_000_000)), state_bytes=said)
+    broken = MemoryLog("broken")
+    for _ in range(first.offset):
+        broken.store(to_unstored(record))
+    broken.remove_below(first.offset)
+    broken.store(to_unstored(replace(record, payload=SNAPSHOT_TYPE.encode(bomb))))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match="what it addresses cannot be told"):
+            payload_use(broken, store)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
