@@ -129,19 +129,26 @@ def payload_use(
 
 
 def store_named_in(records: Iterator[StoredRecord]) -> str:
-    """The store that the newest of these `EPOCH_STARTED` names; empty where none does."""
-    named, is_first = "", True
-    for stored in records:
-        header = stored.header
-        if header is not None and header.is_epoch_started:
-            try:
+    """The store that the newest of these `EPOCH_STARTED` that count names; empty where none does.
+
+    Args:
+        records: All of a log, from its first record on. One whose beginning is gone, and does not begin with a
+            `SNAPSHOT`, names none: what counts in it nobody can tell.
+    """
+    first = next(records, None)
+    if first is None:
+        return ""
+    try:
+        counting = counting_at(first)
+    except RecordError:
+        return ""
+    named = _named_in(first) if first.offset > 0 else ""
+    for judged in judge(itertools.chain([first], records), counting):
+        if judged.verdict is Verdict.EPOCH:
+            stored = judged.entry
+            with suppress(RecordError):
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-            except RecordError:
-                continue
-            named = record.attributes.get(STORE_ATTRIBUTE, named)
-        elif header is not None and stored.offset > 0 and is_first:
-            named = _named_in(stored)
-        is_first = False
+                named = record.attributes.get(STORE_ATTRIBUTE, named)
     return named
 
 
