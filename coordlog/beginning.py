@@ -42,7 +42,7 @@ def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
     Args:
         other: Its log.
         other_id: The job.
-        checkpoint: The name that keeps it, or its number: any that has completed.
+        checkpoint: Its number, or the name that keeps it: any that has completed.
 
     Raises:
         CommandError: There is no such checkpoint, or the log has lost its beginning.
@@ -118,11 +118,11 @@ def _anything(_state: JobState) -> None:
 
 
 def _number_of(state: JobState, checkpoint: str) -> int:
+    if checkpoint.isdecimal():  # even where one of before is kept under such a name
+        return int(checkpoint)
     kept = state.kept.get(checkpoint)
     if kept is not None:
         return kept
-    if checkpoint.isdecimal():
-        return int(checkpoint)
     names = ", ".join(sorted(state.kept)) or "none"
     raise CommandError(
         state.job_id,

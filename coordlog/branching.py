@@ -136,37 +136,43 @@ def check_begun(
 
     Args:
         job_id: The job.
-        state: What its log says: before its own first driver.
+        state: What its log says.
         chain: The job's.
         restore: As the user says.
 
     Returns:
-        The operators that write, in the order of the chain, as in `check_branch`; none for any other job.
+        The operators that write, in the order of the chain, as in `check_branch`, until a driver of its own
+        has gone back to the checkpoint; none for any other job.
 
     Raises:
         OptionError: A resume was asked for, of what is another job's.
         RestoreError: Before anything was appended.
     """
-    begun_from = state.launch.get("begun_from")
-    if begun_from is None:
+    if not state.begun_from:
         return ()
-    if restore == "resume":
-        raise OptionError("restore", restore, f"'rollback': its history is that of {begun_from}")
-    there = destinations_in(state.launch.get("operators", "[]"))
+    if restore == "resume" and state.is_another_jobs:
+        why = f"'rollback': its history is that of {state.begun_from}"
+        raise OptionError("restore", restore, why)
     sinks = [one for one in chain.coordinators if one.sink is not None]
     for one in sinks:
-        was, here = there.get(one.operator_id), one.destination
-        is_untold = was is None and one.operator_id in state.operators
-        if here is None or is_untold or here in there.values():
-            raise RestoreError(
-                job_id,
-                f"the destination of operator {one.operator_id!r}",
-                f"{was or 'one that is not told'}, that of {begun_from},",
-                here or "one that is not told",
-                "a job that begins from another one's checkpoint writes elsewhere: give it a "
-                "destination of its own",
-            )
-    return tuple(one.operator_id for one in sinks)
+        here, operator_id = one.destination, one.operator_id
+        places = {place for place, _ in sorted_items(state.begun_places)}
+        theirs = [there for name, there in sorted(places) if name == operator_id]
+        if here is not None and here in {there for _, there in places}:
+            was = here
+        elif here is None or "" in theirs:
+            was = next((there for there in theirs if there), "one that is not told")
+        else:
+            continue
+        raise RestoreError(
+            job_id,
+            f"the destination of operator {operator_id!r}",
+            f"{was}, that of {state.begun_from},",
+            here or "one that is not told",
+            "a job that begins from another one's checkpoint writes elsewhere: give it a "
+            "destination of its own",
+        )
+    return tuple(one.operator_id for one in sinks) if state.is_another_jobs else ()
 
 
 def _check_options(

@@ -36,6 +36,7 @@ from coordlog.requests import Answer, Requests
 from coordlog.restore import (
     Rebuild,
     Restored,
+    check_counts,
     check_fits,
     check_identity,
     describe_operators,
@@ -190,6 +191,7 @@ class JobDriver:
         projection = projection_of(self._chain)
         made = rebuild(self._job_log, self._chain, projection, on_progress=self._on_progress)
         mode = "batch" if options.is_batch else "streaming"
+        check_counts(options.job_id, made)
         check_identity(options.job_id, made.state, self._job_log.identity)
         elsewhere = self._check_fits(made.state, mode)
         operators = made.state.launch.get("operators")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,12 @@ from coordlog.limits import CLEANED_FILES_MAX, CLEANED_RECORDS_MAX
 from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_payload
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.projections.audit import counting_at
-from coordlog.projections.snapshots import SnapshotUnusableError, snapshot_in, state_of
+from coordlog.projections.snapshots import (
+    SnapshotUnusableError,
+    snapshot_in,
+    state_bytes_in,
+    state_of,
+)
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
@@ -125,19 +129,26 @@ def payload_use(
 
 
 def store_named_in(records: Iterator[StoredRecord]) -> str:
-    """The store that the newest of these `EPOCH_STARTED` names; empty where none does."""
-    named, is_first = "", True
-    for stored in records:
-        header = stored.header
-        if header is not None and header.is_epoch_started:
-            try:
+    """The store that the newest of these `EPOCH_STARTED` that count names; empty where none does.
+
+    Args:
+        records: All of a log, from its first record on. One whose beginning is gone, and does not begin with a
+            `SNAPSHOT`, names none: what counts in it nobody can tell.
+    """
+    first = next(records, None)
+    if first is None:
+        return ""
+    try:
+        counting = counting_at(first)
+    except RecordError:
+        return ""
+    named = _named_in(first) if first.offset > 0 else ""
+    for judged in judge(itertools.chain([first], records), counting):
+        if judged.verdict is Verdict.EPOCH:
+            stored = judged.entry
+            with suppress(RecordError):
                 record = decode_record(stored.offset, stored.value, stored.header_bytes)
-            except RecordError:
-                continue
-            named = record.attributes.get(STORE_ATTRIBUTE, named)
-        elif header is not None and stored.offset > 0 and is_first:
-            named = _named_in(stored)
-        is_first = False
+                named = record.attributes.get(STORE_ATTRIBUTE, named)
     return named
 
 
@@ -161,6 +172,8 @@ class _Reading:
         """Whatever looks like an address in a record that counts, or may yet: of any version."""
         self.shared: set[str] = set()
         self.copy_of = ""
+        self._begun_in = ""
+        """The folder of the reign in which a pruned log begins: records that are gone may address what it kept."""
         self._in_force = -1
         self._last: StoredRecord | None = None
 
@@ -198,14 +211,15 @@ class _Reading:
         self.addressed.update(self._in_snapshot(first))
         record = decode_record(first.offset, first.value, first.header_bytes)
         self._know(record, state_of(record, self._open).launch)
+        self._begun_in = next(iter(self.epochs), "")
         return counting
 
     def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
         record = decode_record(stored.offset, stored.value, stored.header_bytes)
         try:
-            state = zlib.decompress(snapshot_in(record, self._open).state)
+            state = state_bytes_in(snapshot_in(record, self._open))
             _ = state_of(record, self._open)
-        except (SnapshotUnusableError, zlib.error) as error:
+        except SnapshotUnusableError as error:
             raise RecordError(
                 stored.offset,
                 record.kind.value,
@@ -247,7 +261,8 @@ class _Reading:
         if epoch is None or one.owner in self.shared:
             return FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
-            return FileUse.LEFT_OVER
+            # An archive may hold what addressed it: what a prune has removed this log cannot tell.
+            return FileUse.UNKNOWN if one.owner == self._begun_in else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Rebuild",
     "RestoreMode",
     "Restored",
+    "check_counts",
     "check_fits",
     "check_identity",
     "describe_operators",
@@ -318,6 +319,28 @@ def check_identity(job_id: str, state: JobState, identity: LogIdentity) -> None:
             )
 
 
+def check_counts(job_id: str, made: Rebuild) -> None:
+    """Refuse a log in which records stand and none counts: it is another history's, or what is left of one.
+
+    A first driver that has died leaves no such log. It appends its `EPOCH_STARTED` alone, and the broker takes a
+    record whole or not at all; the first one of epoch 0 in a log always counts, and copies of it that void ones are
+    stand behind it. Offsets without a record, such as a transaction's markers, say nothing.
+
+    Raises:
+        RestoreError: Before anything was appended.
+    """
+    if made.state.epoch == -1 and made.void_count > 0:
+        raise RestoreError(
+            job_id,
+            "the first record that counts",
+            f"none of the {made.void_count} below offset {made.end_offset}",
+            "needed",
+            "they are of another log of this name, or of a copy that was cut off: see `coordlog "
+            f"history {job_id}`; then `coordlog delete {job_id}`, and where the job is to go on "
+            "`coordlog adopt` with its history",
+        )
+
+
 def check_fits(
     job_id: str,
     state: JobState,
@@ -344,14 +367,15 @@ def check_fits(
         from_checkpoint: The older checkpoint that it is to go back to.
 
     Returns:
-        The operators that write elsewhere than before, from an older checkpoint on (clause E6).
+        The operators that write where nothing of this job may stand yet: elsewhere than before, from an older
+        checkpoint on (clause E6), and all of a job that is new.
 
     Raises:
         RestoreError: Before anything was appended.
         OptionError: A resume was asked for, or an opening again, and cannot be had.
     """
     if state.epoch == -1 and from_checkpoint is None:
-        return ()
+        return tuple(one.operator_id for one in chain.coordinators if one.sink is not None)
     here = {"job_id": job_id, "mode": mode}
     advice = {
         "job_id": "a topic holds one job: use its own",

@@ -336,6 +336,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     return evolve(
         state,
         phase=Phase.RUNNING,
+        is_another_jobs=False,
         subtasks=subtasks,
         retired=retired,
         finished_count=finished_count,

@@ -232,7 +232,7 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     coordinated = tuple(one["id"] for one in operators if one["coordinated"])
     former = {*state.operators, *state.former_operators}.difference(coordinated)
     if state.epoch >= 0 and record.job_id != state.job_id:
-        state = _begun_from_another(state)
+        state = _begun_from_another(state, says.get("begun_from", state.job_id))
     return evolve(
         state,
         job_id=record.job_id,
@@ -254,10 +254,20 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     )
 
 
-def _begun_from_another(state: JobState) -> JobState:
-    """What is the other job's alone: what it has to commit, what it keeps, and its failures."""
+def _begun_from_another(state: JobState, begun_from: str) -> JobState:
+    """What is the other job's alone: what it has to commit, where it does, what it keeps, and its failures."""
+    places = state.begun_places
+    for one in json.loads(state.launch["operators"]):
+        if one["coordinated"]:
+            places = places.set((one["id"], one.get("destination", "")), None)
+    for place, _ in sorted_items(state.last_intents):
+        if place[1]:
+            places = places.set(place, None)
     return evolve(
         state,
+        begun_from=begun_from,
+        begun_places=places,
+        is_another_jobs=True,
         granted=Map(),
         set_aside=Map(),
         intents=Map(),

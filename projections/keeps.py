@@ -45,6 +45,8 @@ def to_keep(state: JobState, name: str, checkpoint_id: int | None) -> tuple[int,
             f"{name!r} is no name: lower-case letters, digits and hyphens, at most 100, beginning "
             "with a letter or digit"
         )
+    elif known is None and name.isdecimal():
+        why_not = f"{name!r} is a number, as checkpoints have: give it a name with a letter in it"
     elif number == NO_CHECKPOINT:
         why_not = "no checkpoint has completed"
     elif known is not None and known != number:

@@ -305,7 +305,7 @@ class Redaction:
         return made
 
     def _key_of(self, name: str, key: Any) -> Any:  # noqa: ANN401
-        if name in ("kept_splits", "last_intents", "skipped_splits"):
+        if name in ("begun_places", "kept_splits", "last_intents", "skipped_splits"):
             return (key[0], self.text(key[1]))
         if name == "kept":
             return self.text(key)

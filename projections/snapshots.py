@@ -42,6 +42,7 @@ __all__ = [
     "redacted_snapshot",
     "schemas_of",
     "snapshot_in",
+    "state_bytes_in",
     "state_of",
     "undeclared_in",
 ]
@@ -451,6 +452,27 @@ def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:
     return _body_of(snapshot).job_state.schemas
 
 
+def state_bytes_in(snapshot: JobSnapshot) -> bytes:
+    """The encoded state in a snapshot of any version, as long as it says and no longer.
+
+    Raises:
+        SnapshotUnusableError: It is damaged, or says that it is longer than what is read.
+    """
+    if not 0 <= snapshot.state_bytes <= SNAPSHOT_STATE_BYTES_MAX:
+        raise SnapshotUnusableError(f"it says that its state has {snapshot.state_bytes} bytes")
+    try:
+        data = zlib.decompressobj().decompress(snapshot.state, snapshot.state_bytes + 1)
+    except zlib.error as error:
+        raise SnapshotUnusableError(f"it is damaged: {error}") from error
+    found = hashlib.sha256(data).digest()
+    if len(data) != snapshot.state_bytes or found != snapshot.state_sha256:
+        raise SnapshotUnusableError(
+            f"it is damaged: {len(data)} bytes with SHA-256 {found.hex()}, where it says "
+            f"{snapshot.state_bytes} with {snapshot.state_sha256.hex()}"
+        )
+    return data
+
+
 def _snapshot_of(data: bytes) -> JobSnapshot:
     return JobSnapshot(
         state_version=STATE_VERSION,
@@ -476,18 +498,7 @@ def _body_of(snapshot: JobSnapshot) -> _Body:
             f"its state is of version {snapshot.state_version}, schema "
             f"{snapshot.schema_fingerprint}; this version reads {STATE_VERSION}, {_BODY.fingerprint}"
         )
-    if not 0 <= snapshot.state_bytes <= SNAPSHOT_STATE_BYTES_MAX:
-        raise SnapshotUnusableError(f"it says that its state has {snapshot.state_bytes} bytes")
-    try:
-        data = zlib.decompressobj().decompress(snapshot.state, snapshot.state_bytes + 1)
-    except zlib.error as error:
-        raise SnapshotUnusableError(f"it is damaged: {error}") from error
-    found = hashlib.sha256(data).digest()
-    if len(data) != snapshot.state_bytes or found != snapshot.state_sha256:
-        raise SnapshotUnusableError(
-            f"it is damaged: {len(data)} bytes with SHA-256 {found.hex()}, where it says "
-            f"{snapshot.state_bytes} with {snapshot.state_sha256.hex()}"
-        )
+    data = state_bytes_in(snapshot)
     try:
         return _BODY.decode(data)
     except ValueError as error:

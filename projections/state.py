@@ -324,6 +324,12 @@ class JobState:
     driver_id: str = ""
     launch: Map[str, str] = field(default_factory=Map)
     """The attributes of the `EPOCH_STARTED` in force."""
+    begun_from: str = ""
+    """The other job and its checkpoint, as `ingest@7`, where the log begins with that one's history."""
+    begun_places: Map[tuple[str, str], None] = field(default_factory=Map)
+    """Operator id and destination, empty where none is told: where that job writes, and this one may not."""
+    is_another_jobs: bool = False
+    """Whether attempts and all else are that job's still: until the first reset of this one."""
     next_sequence: int = 0
     timestamp_us: int = 0
     """Of the last record."""

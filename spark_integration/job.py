@@ -253,11 +253,8 @@ class Job:
             raise UsageError(
                 f"job {self.job_id}: this object has been started before; make a new one"
             )
-        is_new = self.log.high_watermark() == 0
         for one in self._sinks:
             one.prepare(self.job_id)  # type: ignore[union-attr]
-            if is_new and hasattr(one, "refuse_earlier_output"):
-                one.refuse_earlier_output(self.job_id)  # type: ignore[union-attr]
         payloads = self._payloads.on(spark, self.log)
         surroundings = SparkSurroundings(
             spark,

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: payloads are declared below.
 # What their methods do is their contract's to say.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from coordlog.coordinator import (
     SubtaskGateway,
 )
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
+from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.state_codec import DerivedCodec
@@ -288,10 +288,10 @@ def kinds(records: Sequence[Record]) -> list[str]:
     return [one.kind.value for one in records if one.kind is not Kind.TYPE_REGISTERED]
 
 
-def prefix_of(log: MemoryLog, end_offset: int) -> MemoryLog:
-    """Another log that holds the first records of `log`."""
-    copy = MemoryLog("prefix")
-    for one in log.read(log.start_offset(), end_offset):
+def log_of(records: Iterable[StoredRecord], name: str = "prefix") -> MemoryLog:
+    """Another log that holds these records, in this order."""
+    copy = MemoryLog(name)
+    for one in records:
         copy.store(
             UnstoredRecord(
                 key=one.key or b"",
@@ -301,3 +301,8 @@ def prefix_of(log: MemoryLog, end_offset: int) -> MemoryLog:
             )
         )
     return copy
+
+
+def prefix_of(log: MemoryLog, end_offset: int) -> MemoryLog:
+    """Another log that holds the first records of `log`."""
+    return log_of(log.read(log.start_offset(), end_offset))

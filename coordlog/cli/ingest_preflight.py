@@ -19,7 +19,7 @@ from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState
 from coordlog.projections.unfit import Applying
-from coordlog.restore import check_fits, check_identity, projection_of, rebuild
+from coordlog.restore import check_counts, check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -96,6 +96,7 @@ def look(
                 is_whole=True,
                 watch=watched.feed,
             )
+            check_counts(job_id, made)
             state = made.state
         is_new = state.epoch == -1
         elsewhere: tuple[str, ...] = ()

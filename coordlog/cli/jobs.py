@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from coordlog.errors import CoordlogError
+from coordlog.errors import CoordlogError, OptionError
 from coordlog.log.payload_store import KeptPayload, PayloadStore
-from coordlog.payload_cleaning import FileUse, payload_use
+from coordlog.payload_cleaning import FileUse, PayloadUse, payload_use
 from coordlog.schemas.header import Header
 
 from .console import iso
@@ -19,6 +19,7 @@ from .reading import opened
 
 __all__ = ["delete", "jobs"]
 
+_FOLDERS_SHOWN = 5
 _OF_KNOWN_REIGNS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
 
 
@@ -48,6 +49,12 @@ def jobs(logs: Logs) -> None:
     is_flag=True,
     help="Its large payloads stay: a copy of its history needs them.",
 )
+@click.option(
+    "--all-payloads",
+    "is_all",
+    is_flag=True,
+    help="All that its folder of the payload store holds goes: no other log of this job is needed.",
+)
 @payload_store_option
 @with_logs
 def delete(
@@ -57,15 +64,19 @@ def delete(
     yes: bool,
     is_take_over: bool,
     is_keeping: bool,
+    is_all: bool,
     payload_store: str | None,
 ) -> None:
     """Delete the log of JOB, with all its history and its large payloads; files that it has committed stay.
 
     Refused while a driver of it lives. A job that is started under that name later begins from
     nothing: it does not know what the old one has committed. Payloads stay where this log is a
-    copy, and those of reigns before it was adopted: the log it comes from may need them. Where JOB
-    was adopted from this log, or is to be, give --keep-payloads.
+    copy, those of reigns before it was adopted, which the log it comes from may need, and those of
+    reigns that it does not know, as after a prune; --all-payloads removes these too, but those of a
+    copy. Where JOB was adopted from this log, or is to be, give --keep-payloads.
     """
+    if is_keeping and is_all:
+        raise OptionError("--all-payloads", "given", "left out with --keep-payloads")
     there = logs.jobs()
     if job not in there:
         raise no_such_job(job, logs.where, there)
@@ -74,7 +85,9 @@ def delete(
     if not yes:
         click.confirm(f"{_described(logs, job)}. Delete it for good?", abort=True)
     finder = None if is_keeping else StoreFinder(job, payload_store)
-    store, kept, why_not = _payloads_of(logs, job, finder)
+    store, kept, why_not = _payloads_of(logs, job, finder, is_all=is_all)
+    if not is_take_over:
+        _refuse_live_driver(logs, job)  # again: a prompt may stand for hours
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
     if store is not None and kept:
@@ -82,7 +95,8 @@ def delete(
         click.echo(f"deleted {len(kept):,} payloads in {store.where}", err=True)
     if why_not:
         what = "others of its large payloads" if kept else "its large payloads, if there are any,"
-        click.echo(f"{what} stay: {why_not}", err=True)
+        where = "" if store is None else f" in {store.where}"
+        click.echo(f"{what} stay{where}: {why_not}", err=True)
 
 
 def _refuse_live_driver(logs: Logs, job: str) -> None:
@@ -93,7 +107,7 @@ def _refuse_live_driver(logs: Logs, job: str) -> None:
 
 
 def _payloads_of(
-    logs: Logs, job: str, finder: StoreFinder | None
+    logs: Logs, job: str, finder: StoreFinder | None, *, is_all: bool
 ) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
     """What the reigns of this very log have kept, which is what goes with it; and why something stays.
 
@@ -112,12 +126,35 @@ def _payloads_of(
     if use.copy_of:
         return None, (), f"it is a copy of {use.copy_of}, which may need them"
     known = [one.kept for one in use.files if one.use in _OF_KNOWN_REIGNS]
-    ours = [one for one in known if one.owner not in use.shared]
-    shared_count = len(known) - len(ours)
-    why_not = ""
-    if shared_count:
-        why_not = f"{shared_count:,} of before it was adopted, which the log it comes from may need"
-    return store, ours, why_not
+    others = [*use.of(FileUse.UNKNOWN), *(one for one in known if one.owner in use.shared)]
+    if is_all:
+        return store, [*known, *use.of(FileUse.UNKNOWN)], _staying([], use)
+    return store, [one for one in known if one.owner not in use.shared], _staying(others, use)
+
+
+def _staying(others: Sequence[KeptPayload], use: PayloadUse) -> str:
+    """Of which reigns' folders how many files stay, and why; empty where none does."""
+    shared = [one for one in others if one.owner in use.shared]
+    unknown = [one for one in others if one.owner not in use.shared]
+    foreign = use.of(FileUse.FOREIGN)
+    parts = []
+    if shared:
+        why = "of before it was adopted, which the log it comes from may need"
+        parts.append(f"{len(shared):,} {why}{_folders(shared)}")
+    if unknown:
+        why = "of reigns that the log does not know, as after a prune"
+        parts.append(f"{len(unknown):,} {why}{_folders(unknown)}")
+    if shared or unknown:
+        parts[-1] += "; --all-payloads would have removed them"
+    if foreign:
+        parts.append(f"{len(foreign):,} files that are no payloads{_folders(foreign)}")
+    return ", and ".join(parts)
+
+
+def _folders(files: Sequence[KeptPayload]) -> str:
+    names = sorted({one.owner for one in files})
+    more = f" and {len(names) - _FOLDERS_SHOWN:,} more" if len(names) > _FOLDERS_SHOWN else ""
+    return f" (in {', '.join(names[:_FOLDERS_SHOWN])}{more})"
 
 
 def _described(logs: Logs, job: str) -> str:

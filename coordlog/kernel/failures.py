@@ -87,6 +87,8 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
             attempt_number=attempt.attempt_number,
             reason=reason,
         )
+        if step.state.is_another_jobs:
+            continue  # it may live, and what it has staged is for that job to clean
         step.effects.append(
             FenceAttempt(
                 driver_id=attempt.driver_id,

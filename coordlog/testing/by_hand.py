@@ -40,6 +40,7 @@ from coordlog.projections.state import JobState
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.restore import (
     Rebuild,
+    check_counts,
     check_fits,
     describe_operators,
     first_input,
@@ -342,6 +343,7 @@ class HandDrivenJob:
         projection = projection_of(self.chain)
         made = rebuild(self.log, self.chain, projection)
         mode = "batch" if driver.is_batch else "streaming"
+        check_counts(driver.job_id, made)
         self._check_fits(made.state, mode, restore)
         name = driver_id or f"driver-{made.state.epoch + 1}"
 

@@ -20,6 +20,7 @@ from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver
+from kernel_fakes import log_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("E6")]
 
@@ -149,3 +150,18 @@ def test_what_a_racing_driver_has_to_commit_is_missed_at_another_destination(
     assert last.header is not None
     assert last.header.is_epoch_started, "its own, and nothing else"
     assert not list((tmp_path / "elsewhere").glob("*.parquet"))
+
+
+@pytest.mark.clause("E9")
+def test_a_new_log_at_a_destination_that_has_rows_of_the_job_is_refused(tmp_path: Path) -> None:
+    pipeline = killed_after(1, tmp_path)
+    before = pipeline.log.high_watermark()
+    copied = log_of(pipeline.log.read(before - 2, before), "copied in part")
+    for log, error, said in (
+        (MemoryLog("empty"), SinkError, "an earlier history of job 'job' has published"),
+        (copied, RestoreError, "none of the 2 below offset 2"),
+    ):
+        end, pipeline.log = log.high_watermark(), log
+        with pytest.raises(error, match=said):
+            pipeline.drive()
+        assert log.high_watermark() == end

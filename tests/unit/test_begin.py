@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,15 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, OptionError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
+from coordlog.log.port import Log, StoredRecord
+from coordlog.own_reign import append_fact, read_records
 from coordlog.projections.progress import progress
 from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
-from coordlog.schemas.builtin import KeepCheckpoint
+from coordlog.restore import projection_of, rebuild
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
+from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
 from coordlog.testing.by_hand import HandDrivenJob
@@ -129,6 +135,22 @@ def test_any_checkpoint_that_has_completed_will_do_by_its_number() -> None:
     assert job.runtime.state.projections["source"] == (1,), "although it is not retained any more"
 
 
+def test_a_number_is_a_checkpoint_s_even_where_another_is_kept_under_it() -> None:
+    """Such a name is not given any more; a history may have one."""
+    old = worked()
+    old.crash()
+    fact = CheckpointKept(name="3", kept_checkpoint=2)
+    made = read_records(old.log)
+    append_fact(old.log, made, fact, command="checkpoint", check=lambda _state: None, why="a test")
+
+    assert dict(read_records(old.log).state.kept.items()) == {"second": 2, "3": 2}
+    assert find_beginning(old.log, "job", "3").checkpoint_id == 3
+    job = HandDrivenJob(chain(), log=old.log)
+    assert job.ask("", KeepCheckpoint(name="3", kept_checkpoint=2)).answer().sequence > 0
+    assert job.ask("", LetGoCheckpoint(name="3")).answer().sequence > 0
+    assert dict(job.runtime.state.kept.items()) == {"second": 2}
+
+
 @pytest.mark.parametrize("place", ["a", None])
 def test_it_writes_elsewhere(place: str | None) -> None:
     log = begun(worked())
@@ -147,6 +169,113 @@ def test_it_does_not_go_on_from_where_the_other_log_was_cut() -> None:
     with pytest.raises(OptionError, match="'rollback': its history is that of job@2"):
         HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
     assert log.high_watermark() == before
+
+
+def behind_its_first_reign(how: str) -> MemoryLog:
+    """The log of a job that has begun from another, written to `b`: its first driver died at once, or a while later."""
+    job = started(begun(worked()), chain("b"))
+    if how == "later":
+        attempt = job.register(0)
+        assert job.trigger() == 3
+        attempt.ack_checkpoint(3, committables=[("source", b"mine")])
+    job.crash()
+    reigns = [one.offset for one in job.log.read(0, job.log.high_watermark()) if is_reign(one)]
+    return prefix_of(job.log, reigns[-1] + 1) if how == "at once" else job.log
+
+
+def is_reign(stored: StoredRecord) -> bool:
+    return stored.header is not None and stored.header.is_epoch_started
+
+
+@pytest.mark.parametrize("how", ["at once", "after its reset", "later"])
+@pytest.mark.parametrize("place", ["a", None])
+def test_it_writes_elsewhere_for_ever(place: str | None, how: str) -> None:
+    log = behind_its_first_reign(how)
+    before = log.high_watermark()
+
+    with pytest.raises(RestoreError, match="a, that of job@2, in the log"):
+        started(log, chain(place))
+    assert log.high_watermark() == before
+    assert started(log, chain("b")).mode == "rollback"
+
+
+def test_nor_where_the_other_job_has_written_before_or_those_that_it_began_from() -> None:
+    old = worked()
+    old.crash()
+    job = HandDrivenJob(chain("c"), log=old.log)
+    attempt = job.register(0)
+    assert job.trigger() == 5
+    attempt.ack_checkpoint(5, committables=[("source", b"rows of 5")])
+    log, third = begun(job, "5"), MemoryLog("third")
+    begin_from(log, third, find_beginning(log, "other", "5"), job_id="third")
+
+    for place in ("a", "c"):
+        with pytest.raises(RestoreError, match=f"{place}, that of job@5, in the log"):
+            started(log, chain(place))
+        with pytest.raises(RestoreError, match=f"{place}, that of other@5, in the log"):
+            HandDrivenJob(chain(place), log=third, job_id="third")
+
+
+def test_until_its_own_reset_nothing_resumes_what_is_the_other_job_s() -> None:
+    log = behind_its_first_reign("at once")
+    before = log.high_watermark()
+    with pytest.raises(OptionError, match="'rollback': its history is that of job@2"):
+        HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
+    assert log.high_watermark() == before
+
+    log = behind_its_first_reign("later")
+    resumed = HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
+    assert resumed.mode == "resume"
+
+
+@pytest.mark.clause("I4")
+def test_what_the_first_job_s_attempts_have_staged_is_not_cleaned() -> None:
+    """They may live: only its own driver may fence them, and clean after them."""
+
+    class Cleaned(PlacedSink):
+        cleaned: tuple[str, ...] = ()
+
+        def clean(
+            self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
+        ) -> None:
+            del subtask, attempt_number, keep
+            self.cleaned += (driver_id,)
+
+        def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
+            del keep, is_in_force
+
+        def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
+            return frozenset(one.decode() for one in committables)
+
+        def intent_names(self, intent: Payload) -> frozenset[str]:
+            del intent
+            return frozenset()
+
+    sink = Cleaned()
+    job = started(begun(worked()), chain("b", sink))
+    assert sink.cleaned == ()
+    job.register(0)
+    job.crash()
+    started(job.log, chain("b", sink))
+    assert sink.cleaned == (job.runtime.state.driver_id,)
+
+
+@pytest.mark.clause("K3")
+def test_a_snapshot_knows_where_it_has_begun() -> None:
+    log = begun(worked())
+    job = HandDrivenJob(
+        chain("b"), job_id="other", log=log, options=RuntimeOptions(snapshot_every=2)
+    )
+    attempt = job.register(0)
+    assert job.trigger() == 3
+    attempt.ack_checkpoint(3)
+    job.crash()
+    made = rebuild(job.log, job.chain, projection_of(job.chain))
+
+    assert made.started_at is not None
+    assert made.state.begun_from == "job@2"
+    with pytest.raises(RestoreError, match="a, that of job@2, in the log"):
+        started(job.log, chain("a"))
 
 
 def test_elsewhere_is_where_nothing_of_it_stands() -> None:

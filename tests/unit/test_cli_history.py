@@ -255,6 +255,29 @@ def test_delete_with_yes_does_not_ask() -> None:
     assert logs.jobs() == ()
 
 
+def test_delete_asks_again_whether_a_driver_lives_once_it_has_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins while the question stands would go on, with its log gone under it."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    made = batch_history()
+    logs = FakeLogs(made)
+
+    def answered(*_question: object, **_options: object) -> bool:
+        began = replace(made.record(Kind.EPOCH_STARTED), epoch=1, sequence=None)
+        attributes = {**began.attributes, "endpoint": "ws://127.0.0.1:1"}
+        logs.logs["nightly"].store(unstored(replace(began, attributes=attributes)))
+        return True
+
+    monkeypatch.setattr(click, "confirm", answered)
+    late = run("delete", "nightly", logs=logs)
+
+    assert late.exit_code == 2
+    assert "its driver at ws://127.0.0.1:1 lives cannot be asked from here" in late.stderr
+    assert logs.jobs() == ("nightly",)
+
+
 def test_delete_refuses_where_nobody_can_tell_whether_a_driver_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_without_a_number_the_last_one_is_kept_and_a_second_time_changes_nothing
     ("name", "number", "why"),
     [
         ("Big", 2, "'Big' is no name"),
+        ("2", 2, "'2' is a number, as checkpoints have: give it a name with a letter in it"),
         ("here", 3, "'here' keeps checkpoint 4, not 3: let that go first"),
         ("other", 1, r"checkpoint 1 is not retained: .*; those that can be kept are: 2, 3, 4"),
         ("other", 9, "checkpoint 9 is none that there has been: the next one is 5"),

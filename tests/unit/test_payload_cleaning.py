@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +16,18 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
 from coordlog.payloads import PayloadOptions
+from coordlog.projections.snapshots import SNAPSHOT_TYPE
+from coordlog.pruning import planned, prune
 from coordlog.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin import JobSnapshot, SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress, address_in, owner_of
+from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, NotingProvider, chain_of, inside, prefix_of
 from one_log import OneLog
@@ -289,6 +295,47 @@ def test_a_prune_removes_what_is_left_over_while_it_knows_the_reigns(
     assert payload_use(again.log, store).missing == ()
 
 
+@pytest.mark.parametrize("command", ["payloads", "prune"])
+def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
+    store: PayloadStore, options: PayloadOptions, home: Path, tmp_path: Path, command: str
+) -> None:
+    """It is of the very reign whose snapshot the log begins with; the rest of that reign's records is gone."""
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    attempt.ack("source", 0)
+    for number in range(1, 6):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number)
+    job.ask("", SnapshotWanted(why="prune"))
+    for number in range(6, 9):
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number)
+    plan = planned(job.log, "job", keep_checkpoints=1)
+    prune(job.log, "job", plan, tmp_path / "archive.avro")
+    assert worth(job.log, store) == {"IN_FORCE": ["0-driver-0"]}
+    job.crash()
+    again, attempt, _ = driver(options, job.log)
+    assert worth(again.log, store) == {"UNKNOWN": ["0-driver-0"]}
+    again.ask("", SnapshotWanted(why="prune"))
+    for number in range(9, 12):
+        assert again.trigger() == number
+        attempt.ack_checkpoint(number)
+    again.crash()
+
+    if command == "payloads":
+        done = run(again.log, "payloads", "--payload-store", store.url, "--clean")
+    else:
+        flags = ("--yes", "--take-over", "--keep-checkpoints", "1", "--payload-store", store.url)
+        done = run(again.log, "prune", *flags)
+        assert again.log.start_offset() > plan.begins_with.offset  # type: ignore[union-attr]
+        assert list((home / "archives" / "job").iterdir())
+    assert done.exit_code == Exit.DONE, done.output
+    archive = ExportedLog(tmp_path / "archive.avro")
+    stored = archive.read(archive.start_offset(), archive.high_watermark())
+    (address,) = {one for record in stored for one in addresses_among(record.value or b"")}
+    assert len(store.get(address)) > BIG
+
+
 def test_what_the_job_s_last_driver_kept_where_it_comes_from_stays_after_an_adoption(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
@@ -329,6 +376,31 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
         payload_use(broken, store)
 
 
+@pytest.mark.parametrize("said", [10, 2**40])
+def test_a_snapshot_that_makes_much_of_few_bytes_is_not_followed(
+    store: PayloadStore, options: PayloadOptions, said: int
+) -> None:
+    log = pruned(options)
+    first = log.records[0]
+    record = decode_record(first.offset, first.value, first.header_bytes)
+    held = SNAPSHOT_TYPE.decode(record.payload or b"")
+    assert isinstance(held, JobSnapshot)
+    bomb = replace(held, state=zlib.compress(bytes(50_000_000)), state_bytes=said)
+    broken = MemoryLog("broken")
+    for _ in range(first.offset):
+        broken.store(to_unstored(record))
+    broken.remove_below(first.offset)
+    broken.store(to_unstored(replace(record, payload=SNAPSHOT_TYPE.encode(bomb))))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match="what it addresses cannot be told"):
+            payload_use(broken, store)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
 # --- copies -----------------------------------------------------------------------------------------------------------
 class Deleting(OneLog):
     def delete(self, job_id: str) -> None:
@@ -359,10 +431,61 @@ def test_of_a_copy_no_payload_is_deleted_and_of_an_adopted_log_only_its_own(
     assert len(store.listed()) == 2
     said = deleted(adopted)
     assert "deleted 1 payloads" in said
-    assert "others of its large payloads stay: 1 of before it was adopted" in said
+    assert f"others of its large payloads stay in {store.where}: 1 of before it was adopted" in said
     assert [one.owner for one in store.listed()] == ["0-driver-0"]
     assert "deleted 1 payloads" in deleted(job.log)
     assert not store.listed()
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_of_a_pruned_log_a_delete_says_what_it_leaves_and_takes_it_when_told_to(
+    store: PayloadStore, options: PayloadOptions, *, is_all: bool
+) -> None:
+    log = pruned(options)
+    folder = Path(store.where)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "of-mine.txt").write_text("mine")
+    flags = ("--all-payloads",) if is_all else ()
+    arguments = ("delete", "job", "--yes", "--take-over", "--payload-store", store.url, *flags)
+    result = CliRunner().invoke(main, arguments, obj=lambda _servers: Deleting(log))
+
+    assert result.exit_code == Exit.DONE, result.output
+    said = f"others of its large payloads stay in {store.where}: "
+    mine = "1 files that are no payloads (in notes)"
+    if is_all:
+        assert "deleted 2 payloads" in result.stderr
+        assert f"{said}{mine}\n" in result.stderr
+    else:
+        assert "deleted 1 payloads" in result.stderr
+        assert (
+            f"{said}1 of reigns that the log does not know, as after a prune (in 0-driver-0); "
+            f"--all-payloads would have removed them, and {mine}\n"
+        ) in result.stderr
+    owners = [one.owner for one in store.listed() if one.owner != "notes"]
+    assert owners == ([] if is_all else ["0-driver-0"])
+    assert (folder / "notes" / "of-mine.txt").exists()
+
+
+def test_all_payloads_are_those_of_an_adoption_too_and_never_a_copy_s(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    job.crash()
+    copy, adopted = MemoryLog("copy"), MemoryLog("adopted")
+    copy_history(job.log, copy, "job")
+    adopt(job.log, adopted, "job")
+    flags = ("--yes", "--take-over", "--payload-store", store.url, "--all-payloads")
+    for log, count in ((copy, 1), (adopted, 0)):
+        result = CliRunner().invoke(
+            main, ("delete", "job", *flags), obj=lambda _servers, log=log: Deleting(log)
+        )
+        assert result.exit_code == Exit.DONE, result.output
+        assert len(store.listed()) == count
+    both = CliRunner().invoke(
+        main, ("delete", "job", *flags, "--keep-payloads"), obj=lambda _servers: Deleting(adopted)
+    )
+    assert both.exit_code == Exit.USAGE
 
 
 def test_a_job_that_has_begun_from_another_one_has_payloads_of_its_own(

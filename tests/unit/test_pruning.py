@@ -15,7 +15,7 @@ from coordlog.errors import AccessError, RecordError, RestoreError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import StoredRecord
+from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.looking import state_at
 from coordlog.own_reign import read_records
 from coordlog.payload_cleaning import store_named_in
@@ -409,6 +409,23 @@ def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     other.store(to_unstored(replace(record, payload=redacted_snapshot(record, named))))
     other.delete_below(1)
     assert store_named_in(iter(other.records)) == "memory://there"
+
+
+def test_a_reign_that_does_not_count_names_no_store() -> None:
+    """A driver that lost the race for its epoch, say; or somebody who may append, and no more."""
+    log = worked().log
+    first = log.records[0]
+    reign = decode_record(first.offset, first.value, first.header_bytes)
+    assert reign.kind is Kind.EPOCH_STARTED
+
+    def named(url: str, epoch: int) -> UnstoredRecord:
+        attributes = {**reign.attributes, STORE_ATTRIBUTE: url}
+        return to_unstored(replace(reign, epoch=epoch, attributes=attributes))
+
+    log.store(named("memory://void", 0), named("memory://void", 7))
+    assert store_named_in(iter(log.records)) == ""
+    log.store(named("memory://there", 1), named("memory://void", 1))
+    assert store_named_in(iter(log.records)) == "memory://there"
 
 
 # the command

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.errors import OptionError, RecordError, RestoreError, SinkError
+from coordlog.log.memory import MemoryLog
 from coordlog.projections.state import Phase
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
@@ -18,6 +19,7 @@ from kernel_fakes import (
     delivered,
     inside,
     kinds,
+    log_of,
     send_down,
 )
 
@@ -334,3 +336,51 @@ def test_after_a_restore_nothing_sent_before_is_sent_or_waited_for_again() -> No
     assert job.trigger() == 2
 
     assert delivered(job, again) == ["|2"]
+
+
+# --- a log without a history ------------------------------------------------------------------------------------------
+@pytest.mark.clause("E9")
+def test_a_log_in_which_records_stand_and_none_counts_is_no_new_job_s() -> None:
+    """A topic that was made again, say, into which a driver of before has still appended."""
+    old = crashed_with_channel_state(NotingProvider())
+    log = log_of(old.log.records[-3:])
+
+    with pytest.raises(RestoreError) as raised:
+        HandDrivenJob(old.chain, log=log)
+    assert "the first record that counts is none of the 3 below offset 3 in the log" in str(
+        raised.value
+    )
+    assert "then `coordlog delete job`" in str(raised.value)
+    assert log.high_watermark() == 3
+
+
+@pytest.mark.clause("K2")
+def test_a_first_driver_that_died_behind_its_first_record_or_lost_a_race_leaves_a_log_to_go_on_with() -> (
+    None
+):
+    old = crashed_with_channel_state(NotingProvider())
+    first, *_ = old.log.records
+    for copies in (1, 3):
+        assert HandDrivenJob(old.chain, log=log_of([first] * copies)).mode == "start"
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_copy_that_was_cut_off_is_no_new_job_s(count: int) -> None:
+    old = crashed_with_channel_state(NotingProvider())
+    log = log_of(old.log.records[2 : 2 + count])
+
+    with pytest.raises(RestoreError, match=f"none of the {count} below offset {count} in the log"):
+        HandDrivenJob(old.chain, log=log, from_checkpoint=1)
+
+
+@pytest.mark.clause("E9")
+def test_a_new_job_asks_its_sinks_whether_a_history_of_before_has_published() -> None:
+    class Used(FakeSink):
+        def refuse_earlier_output(self, job_id: str) -> None:
+            raise SinkError("there", f"job {job_id} has been here", "give another place")
+
+    log = MemoryLog("new")
+    with pytest.raises(SinkError, match="job job has been here"):
+        HandDrivenJob(chain_of(NotingProvider(sink=Used())), log=log)
+    assert log.high_watermark() == 0
