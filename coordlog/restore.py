@@ -335,9 +335,8 @@ def check_counts(job_id: str, made: Rebuild) -> None:
             "the first record that counts",
             f"none of the {made.void_count} below offset {made.end_offset}",
             "needed",
-            "they are of another log of this name, or of a copy that was cut off: see `coordlog "
-            f"history {job_id}`; then `coordlog delete {job_id}`, and where the job is to go on "
-            "`coordlog adopt` with its history",
+            "where an adoption was cut off run `coordlog adopt` again; else they are of another log of "
+            f"this name: see `coordlog history {job_id}`, then `coordlog delete {job_id}`",
         )
 
 

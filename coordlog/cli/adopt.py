@@ -134,6 +134,11 @@ def adopt(
             "copy, and was not asked: see that none runs there before you start the job",
             err=True,
         )
+        click.echo(
+            "what the job has published after the copy was made it publishes again, beside that: "
+            "docs/adopting.md tells how to find those files",
+            err=True,
+        )
 
 
 def _refuse_unknown_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:

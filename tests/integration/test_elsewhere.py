@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from coordlog.adopting import adopt, copy_history
 from coordlog.beginning import begin_from, find_beginning
+from coordlog.cli.main import main
 from coordlog.driver import JobDriver, JobStatus
 from coordlog.errors import RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
@@ -21,6 +25,7 @@ from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver
 from kernel_fakes import log_of
+from one_log import OneLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.clause("E6")]
 
@@ -165,3 +170,31 @@ def test_a_new_log_at_a_destination_that_has_rows_of_the_job_is_refused(tmp_path
         with pytest.raises(error, match=said):
             pipeline.drive()
         assert log.high_watermark() == end
+
+
+@pytest.mark.clause("E9")
+def test_what_was_published_after_a_copy_is_published_again_unless_it_is_moved_away(
+    tmp_path: Path,
+) -> None:
+    """As docs/adopting.md has it: a history names all that it has published, so the rest is found by name."""
+    pipeline = killed_after(2, tmp_path)
+    copy, adopted = MemoryLog("copy"), MemoryLog("adopted")
+    copy_history(pipeline.log, copy, "job")
+    pipeline.drive()
+    assert pipeline.committed() == ALL_ROWS
+    adopt(copy, adopted, "job")
+    shown = CliRunner().invoke(
+        main,
+        ("history", "job", "--kind", "COMMIT_INTENT", "--json"),
+        obj=lambda _servers: OneLog(adopted),
+    )
+    intents = [json.loads(line) for line in shown.stdout.splitlines()]
+    known = {each["final"] for one in intents if one["counts"] for each in one["payload"]["files"]}
+    there = {one.name for one in pipeline.out.glob("*.parquet")}
+    assert known < there, "some are of later"
+    for name in sorted(there - known):
+        (pipeline.out / name).unlink()
+    pipeline.log = adopted
+    pipeline.drive()
+    assert pipeline.committed() == ALL_ROWS
+    assert set(known) <= {one.name for one in pipeline.out.glob("*.parquet")}

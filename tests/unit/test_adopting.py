@@ -232,6 +232,7 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
     done = run(here, "adopt", "driven", "--from", str(path), "--take-over")
     assert done.exit_code == Exit.DONE, done.output
     assert f"it comes from cluster memory, topic {lost.identity.topic_id}, and goes" in done.stderr
+    assert "published after the copy was made it publishes again" in done.stderr
     again = run(here, "adopt", "driven", "--from", str(path), "--take-over")
     assert again.exit_code == Exit.DONE, again.output
     assert "has been adopted already at memory: it comes from cluster memory" in again.stderr
