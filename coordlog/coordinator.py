@@ -7,9 +7,10 @@ Whatever they do through the context, gateways and results is held until that tu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from coordlog.errors import RequestRefusedError
@@ -24,6 +25,7 @@ __all__ = [
     "CoordinatorProvider",
     "EventFuture",
     "EventSourcedCoordinator",
+    "Look",
     "LostEvents",
     "OperatorCoordinator",
     "Sink",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 S = TypeVar("S")
+
+Look = Callable[[Any, Payload], Payload]
+"""Answers a request from a projection's state; raises RequestRefusedError where it has no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +309,10 @@ class CoordinatorProvider(ABC):
 
     sink: Sink | None = None
     """What settles this operator's intents."""
+
+    looks: Mapping[type[Payload], Look] = MappingProxyType({})
+    """Requests that change nothing, by type: each with a pure function of the projection's state. They are answered
+    once the log has that state, without a call of the coordinator, and are not recorded."""
 
     destination: str | None = None
     """Where it commits to, as the log is to have it: no credentials. None: one place cannot be told from another."""

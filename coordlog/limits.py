@@ -303,9 +303,40 @@ S3_PUBLISH_THREADS: Final = 16
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 
+# --- sources that queries read ---------------------------------------------------------------------------------------
+SPLITS_AT_ONCE_MAX: Final = 64
+"""Splits that a task is given by one answer, where they are small: an answer costs an append."""
+
+SPLITS_AT_ONCE_WEIGHT: Final = 8 * 1024 * 1024
+"""About how many bytes they hold at most; one that holds more is given alone. Read within tenths of a second."""
+
+SPLITS_PER_PARTITION_MAX: Final = 1_000
+"""Splits that one task reads: what is lost with it. A read of more has more partitions."""
+
+CLIENT_IDLE_S: Final = 600.0
+"""A client's connection that has asked nothing for so long is closed; it may connect again."""
+
+CLIENT_RETRY_S: Final = 30.0
+"""For how long a task asks again where its connection breaks, or the coordinator is made anew."""
+
+CLIENT_RETRY_PAUSE_S: Final = 0.2
+"""Between two such tries."""
+
+DATAFRAME_BATCH_ROWS: Final = 65_536
+"""Rows of a batch that a task hands to Spark: each costs a copy and a hand-over of its own."""
+
+DATAFRAME_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""The same in bytes."""
+
 # --- topics of the user's own ----------------------------------------------------------------------------------------
 KAFKA_DISCOVERY_S: Final = 60.0
 """How often an unbounded source looks for new partitions; each look is two records in the history."""
+
+KAFKA_ENDS_S: Final = 1.0
+"""How often a service for queries looks what has come into topics; a look that finds nothing is no record."""
+
+KAFKA_SPLIT_OFFSETS: Final = 100_000
+"""Offsets of one split of a range that queries read: what a task reads between two questions."""
 
 KAFKA_METADATA_S: Final = 10.0
 """How old a reader's view of its topics may be: so long one that was made again may go unnoticed."""

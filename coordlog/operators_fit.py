@@ -10,6 +10,7 @@ from typing import cast
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import RestoreError
 from coordlog.projections.branches import allowed_by
+from coordlog.projections.reads import ReadsState
 from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState, sorted_items, sorted_values
 
@@ -141,7 +142,7 @@ def _check_location(
     if was in (None, now) or now is None or source.allows_other_location:
         return
     listed = state.projections.get(source.operator_id)
-    if not (is_begun or (isinstance(listed, SplitsState) and listed.splits)):
+    if not (is_begun or (isinstance(listed, (SplitsState, ReadsState)) and listed.splits)):
         return
     raise RestoreError(
         job_id,

@@ -76,6 +76,7 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
 from .arrivals import input_of, lost_connection, registration_of
+from .looks import Looks
 from .losses import Losses
 from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
@@ -125,7 +126,7 @@ class Runtime:
             held_events_max=config.held_events_max,
             payloads=self.payloads,
         )
-        self._timers = Timers(clock)
+        self._timers, self._looks = Timers(clock), Looks(chain)
         self._releasing = Releasing(
             runtime=self,
             chain=chain,
@@ -307,6 +308,12 @@ class Runtime:
 
     def handle(self, given: Input, *, connection_id: int | None = None) -> None:
         """One turn for this input, and those that are due after it."""
+        seen = self._looks.answer(given, self.state)
+        if seen is not None:
+            self._waiting.append(self._turn_of_effects())
+            self._waiting[-1].effects.append(seen)
+            self._release_ready()
+            return
         if self._snapshots.asks(given):
             self._take_asked()
             return

@@ -16,9 +16,9 @@ is thrown away once at most, and then
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
 
 from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
 
@@ -29,6 +29,8 @@ from .payload_json import Fields, PayloadReader
 __all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
 
 _DISCOVERED: Final = "coordlog.splits_discovered@"
+NEXT_SPLITS: Final = "coordlog.next_splits@"
+SPLITS_GIVEN: Final = "coordlog.splits_given@"
 SKIPPED: Final = "coordlog.split_skipped@"
 """Before the version of the type that says so."""
 
@@ -177,6 +179,8 @@ class SplitFold:
         """The splits of which a subtask has a hold that is not over."""
         self._uncommitted: dict[tuple[str, str], None] = {}
         """The splits with a finished hold that no completed checkpoint has."""
+        self._asking: dict[int, tuple[int, int]] = {}
+        """Tasks of queries, as partition and task attempt, by the sequence of the request that waits."""
         self._cuts: dict[tuple[int, str], int] = {}
         self._ackers: dict[tuple[int, int], int] = {}
         """Who acked: attempt number by checkpoint and subtask."""
@@ -208,6 +212,10 @@ class SplitFold:
                 self._assigned(record, split_ids(fields))
             case Kind.SPLIT_FINISHED if fields is not None:
                 self._finished(record, fields)
+            case Kind.REQUEST if (record.payload_type or "").startswith(NEXT_SPLITS) and fields:
+                self._queried(record, fields)
+            case Kind.RESPONSE if (record.payload_type or "").startswith(SPLITS_GIVEN):
+                self._given(record, split_ids(fields))
             case Kind.ATTEMPT_STARTED:
                 self._inherit(record)
             case Kind.SUBTASK_RESET if record.subtask is not None:
@@ -294,6 +302,24 @@ class SplitFold:
         hold.rows = rows if isinstance(rows, int) else 0
         hold.is_kept = record.attributes.get("kept") == "true"
         self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
+
+    def _queried(self, record: Record, fields: Fields) -> None:
+        """A task of a query asks on: its partition and task attempt stand for subtask and attempt."""
+        partition, task = fields.get("partition"), fields.get("task_attempt_id")
+        finished = fields.get("finished")
+        if not isinstance(partition, int) or not isinstance(task, int) or record.sequence is None:
+            return
+        self._asking[record.sequence] = (partition, task)
+        by_task = replace(record, subtask=partition, attempt_number=task)
+        for one in finished if isinstance(finished, list) else ():
+            if isinstance(one, Mapping):
+                self._finished(by_task, cast("Fields", one))
+
+    def _given(self, record: Record, ids: list[str]) -> None:
+        """The splits that a task of a query is given, those that it has for the second time included."""
+        asking = self._asking.pop(-1 if record.cause is None else record.cause, None)
+        if asking is not None:
+            self._assigned(replace(record, subtask=asking[0], attempt_number=asking[1]), ids)
 
     def _skipped(self, record: Record, fields: Fields) -> None:
         split_id = str(fields.get("split_id"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
+import contextlib
 import time
 from collections.abc import Callable, Iterable
+from typing import Self
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from coordlog.errors import OptionError, RequestUnansweredError
 from coordlog.kernel.inputs import RequestOutcome
@@ -32,7 +33,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["answered", "request_coordinator"]
+__all__ = ["CoordinatorClient", "answered", "request_coordinator"]
 
 _CLOSE_S = 0.1
 
@@ -80,6 +81,107 @@ async def answered(
     return CoordinatorAnswer(outcome=RequestOutcome.OVER.value, reason=reason)
 
 
+class CoordinatorClient:
+    """Asks the coordinators of a job that another process drives, over one connection. One thread.
+
+    Connects with the first question, and anew after an error. `close` always, last.
+
+    Args:
+        endpoint: Where its driver listens.
+        token: The job's.
+        certificate: What the driver shows, where it is encrypted.
+        response_types: What may be answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        token: Token,
+        response_types: Iterable[type[Payload]],
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._endpoint, self._token = endpoint, token
+        self._tls = None
+        if is_encrypted(endpoint) and certificate is not None:
+            self._tls = certificate.context()
+        self._response_types = tuple(response_types)
+        self._channel: ClientConnection | None = None
+        self._opened = contextlib.ExitStack()
+
+    def ask(
+        self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """Ask, and wait for the answer to be in the log.
+
+        Raises:
+            RequestError: There is no answer; the leaf says why.
+            PayloadTypeError: The request's type is not one of the job's, or the answer's none of `response_types`.
+            TooLargeError: The request is above its limit.
+        """
+        deadline = time.monotonic() + timeout_s
+        types = PayloadTypes((type(request), *self._response_types))
+        payload_type, payload = encoded_request(types, request)
+        ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
+        try:
+            answer = self._exchange(ask, deadline, timeout_s)
+        except InvalidStatus as refused:
+            self.close()
+            said = (refused.response.body or b"").decode(errors="replace").strip()
+            reason = f"{self._endpoint} lets it not in ({refused.response.status_code}): {said}"
+            raise RequestUnansweredError(operator_id, reason) from refused
+        except (OSError, WebSocketException, ValueError) as error:
+            self.close()
+            reason = f"{self._endpoint}: {str(error) or type(error).__name__}"
+            raise RequestUnansweredError(operator_id, reason) from error
+        if not isinstance(answer, CoordinatorAnswer):
+            self.close()
+            reason = f"{self._endpoint} says {type(answer).__name__}"
+            raise RequestUnansweredError(operator_id, reason)
+        effect = AnswerRequest(
+            request_id=0,
+            outcome=RequestOutcome(answer.outcome),
+            sequence=answer.sequence,
+            payload_type=answer.payload_type,
+            payload=answer.payload,
+            reason=answer.reason,
+        )
+        return answer_of(effect, types, operator_id, payload_type)
+
+    def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
+        if self._channel is None:
+            headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
+            connecting = connect(
+                self._endpoint + REQUEST_PATH,
+                additional_headers=headers,
+                ssl=self._tls,
+                proxy=None,
+                compression=None,
+                open_timeout=timeout_s,
+                ping_interval=None,
+                close_timeout=_CLOSE_S,
+                max_size=MESSAGE_BYTES_MAX,
+                logger=SOCKET_LOGGER,
+            )
+            self._channel = self._opened.enter_context(connecting)
+        self._channel.send(encode(ask))
+        data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
+        return decode(data if isinstance(data, bytes) else data.encode())
+
+    def close(self) -> None:
+        """Let go of the connection; the next question makes another."""
+        self._channel = None
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close."""
+        self.close()
+
+
 def request_coordinator(
     operator_id: str,
     request: Payload,
@@ -114,57 +216,12 @@ def request_coordinator(
     if token is None:
         expected = f"the token of job {job_id}: it has no file on this machine"
         raise OptionError(TOKEN_VARIABLE, None, expected)
-    tls = None
     if is_encrypted(endpoint):
         certificate = certificate or find_certificate(job_id, endpoint=endpoint)
         if certificate is None:
             expected = f"the certificate of job {job_id}: it has no file on this machine"
             raise OptionError(CERTIFICATE_VARIABLE, None, expected)
-        tls = certificate.context()
-    types = PayloadTypes((type(request), *response_types))
-    payload_type, payload = encoded_request(types, request)
-    ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
-    answer = _exchanged(ask, endpoint, token, tls, timeout_s)
-    if not isinstance(answer, CoordinatorAnswer):
-        reason = f"{endpoint} says {type(answer).__name__}"
-        raise RequestUnansweredError(operator_id, reason)
-    effect = AnswerRequest(
-        request_id=0,
-        outcome=RequestOutcome(answer.outcome),
-        sequence=answer.sequence,
-        payload_type=answer.payload_type,
-        payload=answer.payload,
-        reason=answer.reason,
-    )
-    return answer_of(effect, types, operator_id, payload_type)
-
-
-def _exchanged(
-    ask: AskCoordinator, endpoint: str, token: Token, tls: ssl.SSLContext | None, timeout_s: float
-) -> WireMessage:
-    """What the driver answers. Raises RequestUnansweredError."""
-    deadline = time.monotonic() + timeout_s
-    headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": token.header()}
-    try:
-        with connect(
-            endpoint + REQUEST_PATH,
-            additional_headers=headers,
-            ssl=tls,
-            proxy=None,
-            compression=None,
-            open_timeout=timeout_s,
-            ping_interval=None,
-            close_timeout=_CLOSE_S,
-            max_size=MESSAGE_BYTES_MAX,
-            logger=SOCKET_LOGGER,
-        ) as channel:
-            channel.send(encode(ask))
-            data = channel.recv(timeout=max(0.0, deadline - time.monotonic()))
-            return decode(data if isinstance(data, bytes) else data.encode())
-    except InvalidStatus as refused:
-        said = (refused.response.body or b"").decode(errors="replace").strip()
-        reason = f"{endpoint} lets it not in ({refused.response.status_code}): {said}"
-        raise RequestUnansweredError(ask.operator_id, reason) from refused
-    except (OSError, WebSocketException, ValueError) as error:
-        reason = f"{endpoint}: {str(error) or type(error).__name__}"
-        raise RequestUnansweredError(ask.operator_id, reason) from error
+    with CoordinatorClient(
+        endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
+    ) as client:
+        return client.ask(operator_id, request, timeout_s=timeout_s)

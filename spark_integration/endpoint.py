@@ -30,6 +30,7 @@ from websockets.sync.client import connect
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import (
+    CLIENT_IDLE_S,
     CONNECT_TIMEOUT_S,
     CONNECTION_CLOSE_S,
     HEARTBEAT_S,
@@ -399,20 +400,28 @@ class Endpoint:
             await channel.send(encode(answer))
 
     async def _serve_client(self, channel: ServerConnection, ask: object) -> None:
-        """Answer one request (clause J1)."""
-        if self._requests is None or not isinstance(ask, AskCoordinator):
-            channel.transport.abort()
-            return
+        """Answer requests, one after the other, until the client goes (clause J1)."""
         serving = asyncio.current_task()
         assert serving is not None, "a connection's handler is one"
-        self._clients.add(serving)
-        try:
-            answer = await answered(self._requests, ask, channel, self._post)
-            if answer is not None:
-                with contextlib.suppress(ConnectionClosed):
-                    await channel.send(encode(answer))
-        finally:
-            self._clients.discard(serving)
+        while self._requests is not None and isinstance(ask, AskCoordinator):
+            self._clients.add(serving)
+            try:
+                answer = await answered(self._requests, ask, channel, self._post)
+                if answer is None:
+                    return
+                await channel.send(encode(answer))
+                # Only while it is owed an answer the endpoint's end waits for it.
+                self._clients.discard(serving)
+                async with asyncio.timeout(CLIENT_IDLE_S):
+                    ask = decode(_bytes(await channel.recv()))
+            except (ConnectionClosed, TimeoutError):
+                return
+            except ValueError as error:
+                self._tell_refused(channel, str(error))
+                break
+            finally:
+                self._clients.discard(serving)
+        channel.transport.abort()
 
     # --- one attempt ------------------------------------------------------------------------------
     async def _serve_attempt(self, channel: ServerConnection, register: Register) -> None:

@@ -71,7 +71,7 @@ DRIVER_PATH: Final = "/driver"
 """Where anybody may ask the driver to prove itself; whoever asks shows nothing."""
 
 REQUEST_PATH: Final = "/request"
-"""Where clients ask coordinators, with the job's token; one request on each connection."""
+"""Where clients ask coordinators, with the job's token; one request after the other on a connection."""
 
 WIRE_SCHEMA: Final = (
     resources.files("coordlog.spark_integration") / "avro" / "wire-v4.avsc"
@@ -106,7 +106,7 @@ class DriverHello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskCoordinator:
-    """A client's first and only message at `REQUEST_PATH` (clause J1)."""
+    """What a client says at `REQUEST_PATH`: the next one after its answer (clause J1)."""
 
     operator_id: str
     payload_type: str

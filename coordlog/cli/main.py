@@ -38,6 +38,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "history": _Command("history", "history", "Show a job's records in log order."),
     "attempts": _Command("tables", "attempts", "List the execution attempts of a job."),
     "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
+    "reads": _Command("reads", "reads", "List what queries have read, and by which tasks."),
     "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
     "checkpoint": _Command(
         "checkpoint",

@@ -22,6 +22,7 @@ from coordlog.schemas.builtin import (
     SplitSkipped,
 )
 from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.reads import ReadsOpened
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.spark_integration.kafka.payloads import KafkaListing
@@ -114,6 +115,12 @@ def _check_goes_on(state: JobState) -> None:
             state.job_id,
             f"it is {state.phase.value}",
             "nothing of it is read or handled any more",
+        )
+    if payload_type_of(ReadsOpened).key in state.types:
+        raise SkipError(
+            state.job_id,
+            "its source is read by queries, each of which reads all of it",
+            "mend the split's file as it was, or read what is left under another job id",
         )
 
 

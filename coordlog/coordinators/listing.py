@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import (
@@ -18,12 +19,41 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.schemas.source_facts import ListingFailed
 
-from .enumerator import EnumeratorContext, listing_pages
+from .enumerator import listing_pages
 
-__all__ = ["ListingTries", "PatientListing", "listed_or_why_not"]
+__all__ = ["ListingContext", "ListingTries", "PatientListing", "listed_or_why_not"]
 
 _US = 1_000_000
 _DOUBLINGS_MAX = 30
+
+
+class ListingContext(Protocol):
+    """What a listing needs of its coordinator's context; `EnumeratorContext` has it."""
+
+    @property
+    def operator_id(self) -> str:
+        """The source."""
+        ...
+
+    def now_us(self) -> int:
+        """The turn's time."""
+        ...
+
+    def call_async(
+        self,
+        work: Callable[[], Payload],
+        handler: Callable[[Payload | None, str | None], None],
+    ) -> None:
+        """Run `work` on a worker."""
+        ...
+
+    def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
+        """Run `handler` later."""
+        ...
+
+    def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
+        """The source cannot be listed."""
+        ...
 
 
 class ListingTries:
@@ -38,7 +68,7 @@ class ListingTries:
         timeout_s: How long tries may fail one after the other.
     """
 
-    def __init__(self, context: EnumeratorContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
+    def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
         self._context, self._timeout_s = context, timeout_s
         self._failing_since_us: int | None = None
         self._count = 0
@@ -81,7 +111,7 @@ class PatientListing:
         timeout_s: How long tries may fail one after the other.
     """
 
-    def __init__(self, context: EnumeratorContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
+    def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
         self._context, self._tries = context, ListingTries(context, timeout_s=timeout_s)
         self._pages: deque[SplitsDiscovered] = deque()
 

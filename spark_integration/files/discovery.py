@@ -24,7 +24,7 @@ from .payloads import FileChanged, FilesAsRead, FileSplit
 from .schema_difference import schema_difference, schemas_differ
 from .split_bytes import decode_schema, decode_split, encode_schema, encode_split
 
-__all__ = ["Discovery", "FileWatch", "KnownFiles", "files_as_read", "note_change"]
+__all__ = ["Discovery", "FileListing", "FileWatch", "KnownFiles", "files_as_read", "note_change"]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
 
@@ -228,6 +228,23 @@ class Discovery:
             )
             for start, end in cuts
         ]
+
+
+class FileListing:
+    """Lists once: the watch of one who reads what there is (`SplitWatch`)."""
+
+    def __init__(self, discover: Callable[[Sequence[Split]], SplitsDiscovered]) -> None:
+        self._discover = discover
+
+    def look(
+        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
+        """All that is not `known`; `is_complete`."""
+        assert not skipped, "queries skip nothing"
+        return self._discover(known)
+
+    def close(self) -> None:
+        """It does not wait."""
 
 
 class FileWatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 from uuid import uuid4
@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from coordlog.chain import SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
+from coordlog.coordinators.reads import CoordinatedSource
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.coordinators.watching import WatchingEnumerator
+from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
 from coordlog.errors import OptionError
 from coordlog.limits import (
     CSV_BLOCK_BYTES,
@@ -27,12 +28,13 @@ from coordlog.schemas.source_events import Split, SplitsDiscovered
 
 from .compression import Compression, check_compression
 from .csv_options import CsvOptions
-from .discovery import Discovery, FileWatch, KnownFiles, files_as_read, note_change
+from .discovery import Discovery, FileListing, FileWatch, KnownFiles, files_as_read, note_change
 from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
 from .listing import InputFiles
 from .payloads import FileChanged
 from .places import location_of
 from .reader import FileReader, FileReaderOptions, merge_reader_states
+from .split_bytes import schema_of, weight_of
 from .urls import refuse_credentials
 
 __all__ = ["FileSource", "Format"]
@@ -214,6 +216,47 @@ class FileSource:
             coordinator=provider,
         )
 
+    def coordinated(self) -> CoordinatedSource:
+        """The source for queries: `coordlog.spark_integration.dataframes`.
+
+        Raises:
+            OptionError: What it is told has no meaning there.
+        """
+        _check_coordinated(
+            assignment=(self._assignment, "pull"),
+            on_error=("skip" if self._skips_unreadable else "fail", "fail"),
+            schemas=(self._discovery.schemas, "one"),
+        )
+        options = FileReaderOptions(
+            files=self._discovery.files,
+            format=self._discovery.format,
+            batch_rows=self._batch_rows,
+            asks_for_splits=False,
+            run_id=None,  # a file is read as it was listed: a batch that is read again is the same
+        )
+        open_watch: Callable[[], SplitWatch] = partial(FileListing, self.discover_again)
+        if self._is_watching:
+            open_watch = partial(
+                FileWatch,
+                self._discovery,
+                interval_s=self._interval_s,
+                idle_timeout_s=self._idle_timeout_s,
+            )
+        return CoordinatedSource(
+            create_reader=partial(FileReader, options),
+            open_watch=open_watch,
+            is_unbounded=self._is_watching,
+            schema_of=schema_of,
+            settle_schema=self._settle_or_given,
+            weight_of=weight_of,
+            options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
+            location=location_of(self._discovery.files.url),
+            allows_other_location=self._allows_other_path,
+        )
+
+    def _settle_or_given(self) -> pa.Schema:
+        return self._discovery.schema or self.settle_schema()
+
     def settle_schema(self) -> pa.Schema:
         """The schema that a listing made now would settle: to change, and give as `schema`.
 
@@ -348,6 +391,12 @@ def _format_of(
 def _check_one_of(option: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise OptionError(option, value, f"one of {', '.join(map(repr, known))}")
+
+
+def _check_coordinated(**options: tuple[str, str]) -> None:
+    for option, (given, needed) in options.items():
+        if given != needed:
+            raise OptionError(option, given, f"{needed!r}, where queries read the source")
 
 
 def _check_positive(**options: int) -> None:

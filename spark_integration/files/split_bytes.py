@@ -13,6 +13,7 @@ from typing import Final, cast
 import pyarrow as pa
 
 from coordlog.schemas.payload import PayloadType, payload_type_of
+from coordlog.schemas.source_events import Split
 
 from .payloads import (
     FileReaderState,
@@ -30,6 +31,8 @@ __all__ = [
     "encode_schema",
     "encode_split",
     "encode_state",
+    "schema_of",
+    "weight_of",
 ]
 
 _SPLIT: Final = payload_type_of(FileSplit)
@@ -81,6 +84,17 @@ def encode_schema(schema: pa.Schema) -> bytes:
 def decode_schema(data: bytes) -> pa.Schema:
     """The schema in `data`."""
     return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(data)))
+
+
+def schema_of(split: Split) -> pa.Schema:
+    """Of a split's rows."""
+    return decode_schema(decode_split(split.content).arrow_schema)
+
+
+def weight_of(split: Split) -> int:
+    """About how many bytes of its file it has to read; 0 where nobody knows."""
+    content = decode_split(split.content)
+    return max(content.size_bytes, 0) // max(content.parts, 1)
 
 
 def _mark(kind: PayloadType) -> bytes:

@@ -120,7 +120,8 @@ class KafkaReader(SourceReader):
         self._context: OperatorContext | None = None
         self._parallelism = 0
         self._consumer: Consumer | None = None
-        self._assigned: frozenset[Partition] = frozenset()
+        self._assigned: dict[Partition, str] = {}
+        """The split of each partition that the consumer reads."""
         self._opening: Background[Consumer] | None = None
         self._probe: Background[int | None] | None = None
         self._probed: _Progress | None = None
@@ -313,9 +314,7 @@ class KafkaReader(SourceReader):
 
     def _receive(self, consumer: Consumer) -> None:
         active = {one.partition: one for one in self._active()}
-        if self._assigned != frozenset(active):
-            consumer.assign({one: progress.position for one, progress in active.items()})
-            self._assigned = frozenset(active)
+        self._assign(consumer, active)
         polled = consumer.poll(self._options.batch_rows)
         now = self._monotonic()
         self._answered_at = max(self._answered_at, consumer.answered_at)
@@ -332,6 +331,18 @@ class KafkaReader(SourceReader):
             progress = active.get(partition)
             if progress is not None and records:
                 self._take(progress, records)
+
+    def _assign(self, consumer: Consumer, active: Mapping[Partition, _Progress]) -> None:
+        wanted = {one: progress.split.split_id for one, progress in active.items()}
+        if self._assigned == wanted:
+            return
+        positions = {one: progress.position for one, progress in active.items()}
+        same = [one for one in wanted if self._assigned.get(one, wanted[one]) == wanted[one]]
+        if len(same) < len(wanted):
+            # What the consumer has fetched ahead is behind the split before, and not in this one.
+            consumer.assign({one: positions[one] for one in same})
+        consumer.assign(positions)
+        self._assigned = wanted
 
     def _take(self, progress: _Progress, records: Sequence[Received]) -> None:
         split, first = progress.split, records[0].offset
@@ -408,7 +419,7 @@ class KafkaReader(SourceReader):
         if self._opening is None:
             if self._monotonic() >= self._retry_at:
                 positions = {one.partition: one.position for one in self._active()}
-                self._assigned = frozenset(positions)
+                self._assigned = {one.partition: one.split.split_id for one in self._active()}
                 self._opening = Background(
                     partial(self._open_consumer, positions, self._options.batch_rows),
                     too_late=lambda consumer: consumer.close(),
@@ -425,7 +436,7 @@ class KafkaReader(SourceReader):
         if opening is not None:
             opening.abandon()
         consumer, self._consumer = self._consumer, None
-        self._assigned = frozenset()
+        self._assigned = {}
         if consumer is not None:
             consumer.close()
 

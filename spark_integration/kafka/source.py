@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -12,15 +13,22 @@ import pyarrow as pa
 
 from coordlog.chain import SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
+from coordlog.coordinators.reads import CoordinatedSource
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError
-from coordlog.limits import FILE_BATCH_ROWS, KAFKA_DISCOVERY_S
+from coordlog.limits import (
+    FILE_BATCH_ROWS,
+    KAFKA_DISCOVERY_S,
+    KAFKA_ENDS_S,
+    KAFKA_SPLIT_OFFSETS,
+)
 from coordlog.log.kafka import Security
 
 from .cluster import Cluster, Isolation, Partition, Starting
 from .discovery import Discovery
 from .enumerator import KafkaEnumerator
 from .payloads import KafkaListing, KafkaSplitsReturned
+from .ranges import RangeWatch, lane_of, weight_of
 from .reader import KafkaReader, KafkaReaderOptions
 from .rows import Decode, RowFormat
 from .state_bytes import merge_reader_states
@@ -56,6 +64,8 @@ class KafkaSource:
         decode: What `value` holds: None for bytes; `"utf8"` for text; `"json"` for a struct of
             `value_schema`, in which fields that a message lacks are null and others are left out.
         value_schema: With `decode="json"`.
+        split_offsets: Where queries read the source: the most offsets of a split. What has come into a
+            partition is cut into so many; a task reads one after the other.
         security: TLS and SASL; not in the log. Without it neither.
         batch_rows: The most rows of a batch.
 
@@ -75,6 +85,7 @@ class KafkaSource:
         isolation: Isolation = "read_committed",
         decode: Decode | None = None,
         value_schema: pa.Schema | None = None,
+        split_offsets: int = KAFKA_SPLIT_OFFSETS,
         security: Security | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
     ) -> None:
@@ -94,6 +105,9 @@ class KafkaSource:
             )
         if batch_rows < 1:
             raise OptionError("batch_rows", batch_rows, "at least 1")
+        if split_offsets < 1:
+            raise OptionError("split_offsets", split_offsets, "at least 1")
+        self._split_offsets = split_offsets
         self._cluster = Cluster(
             bootstrap_servers=bootstrap_servers,
             security=security or Security(),
@@ -128,6 +142,33 @@ class KafkaSource:
                 enumerator=self._enumerator,
                 payload_types=(KafkaListing, KafkaSplitsReturned),
             ),
+        )
+
+    def coordinated(self) -> CoordinatedSource:
+        """The source for queries: `coordlog.spark_integration.dataframes`.
+
+        What has come is found in ranges that end, so that a batch of a stream is the same when it is
+        planned again; unbounded, the cluster is looked at every second, or as often as
+        `discovery_interval_s` says.
+        """
+        options = KafkaReaderOptions(
+            cluster=self._cluster, rows=self._rows, batch_rows=self._batch_rows
+        )
+        is_bounded = self._discovery.is_bounded
+        schema = self._rows.schema
+        return CoordinatedSource(
+            create_reader=partial(KafkaReader, options),
+            open_watch=partial(
+                RangeWatch,
+                replace(self._discovery, is_bounded=True),
+                split_offsets=self._split_offsets,
+                interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
+            ),
+            is_unbounded=not is_bounded,
+            schema_of=lambda _split: schema,
+            settle_schema=lambda: schema,
+            weight_of=weight_of,
+            lane_of=lane_of,
         )
 
     def settle_schema(self) -> pa.Schema:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,12 +26,14 @@ from coordlog.errors import (
     RequestUnansweredError,
     UsageError,
 )
+from coordlog.limits import CONNECTION_CLOSE_S
 from coordlog.log.memory import MemoryLog
 from coordlog.requests import Answer, Requests
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import request_coordinator
+from coordlog.spark_integration.client_requests import CoordinatorClient
 from coordlog.spark_integration.token import Token
 from coordlog.spark_integration.wire import REQUEST_PATH, AskCoordinator, Heartbeat, encode
 from endpoint_parts import TOKEN, EndpointSurroundings, connected, running, wait_for
@@ -151,6 +154,26 @@ def test_a_client_in_another_process_asks_with_the_token_in_its_environment(
     (said,) = job.recorded(Kind.RESPONSE)
     assert json.loads(ran.stdout) == [1, said.sequence]
     assert job.provider.said("request") == [("request", "from afar")]
+
+
+def test_a_client_asks_over_one_connection_which_keeps_no_driver_from_ending() -> None:
+    job = RunningJob()
+    client = CoordinatorClient(
+        endpoint=job.surroundings.endpoint.address,
+        token=TOKEN,
+        response_types=(SoMany,),
+    )
+    with client:
+        answers = [client.ask("source", HowMany(), timeout_s=WAIT_S).response for _ in range(3)]
+        tasks = [t for t in threading.enumerate() if "recv_events" in t.name]
+        began = time.monotonic()
+        job.end()
+        assert time.monotonic() - began < CONNECTION_CLOSE_S, "it waits for no idle client"
+        with pytest.raises(RequestUnansweredError):
+            client.ask("source", HowMany(), timeout_s=WAIT_S)
+
+    assert answers == [SoMany(n=1), SoMany(n=2), SoMany(n=3)]
+    assert len(tasks) <= 1, "one connection"
 
 
 def test_without_the_token_a_client_gets_nothing_and_nothing_is_recorded(job: RunningJob) -> None:

@@ -381,6 +381,7 @@ def test_every_command_that_is_there_can_be_loaded() -> None:
         "history",
         "attempts",
         "splits",
+        "reads",
         "checkpoints",
         "jobs",
         "delete",

@@ -410,3 +410,23 @@ def test_a_state_of_the_first_version_is_read_and_a_later_one_is_refused_by_numb
     assert reading.positions() == {3: 7}
     with pytest.raises(ValueError, match="version 9; this version reads up to 2"):
         decode_state(b"\x00\x09")
+
+
+def test_a_later_split_of_the_same_partition_is_read_from_its_own_start() -> None:
+    """What was fetched ahead, behind the end of the split before, belongs to nobody here."""
+    consumer = FakeConsumer(coming=[{("t", 0): records(0, 1, 2, 3)}])
+    reading = Reading(split(0, 0, 2), consumer=consumer, is_batch=True)
+    until(reading, PollStatus.SPLIT_FINISHED)
+
+    consumer.coming = [{("t", 0): records(10, 11)}]
+    reading.reader.add_splits([split(0, 10, 11).content])
+    until(reading, PollStatus.SPLIT_FINISHED)
+
+    assert reading.said == [(0, 0), (0, 1), ("t/0@0..2", 2), (0, 10), ("t/0@10..11", 1)]
+    assert consumer.assigned[-2:] == [{}, {("t", 0): 10}]
+
+
+def until(reading: Reading, status: PollStatus) -> None:
+    deadline = time.monotonic() + 10.0
+    while reading.poll().status is not status:
+        assert time.monotonic() < deadline

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordlog.errors import PayloadTypeError
-from coordlog.schemas import builtin, source_events, source_facts
+from coordlog.schemas import builtin, reads, source_events, source_facts
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT
 from coordlog.schemas.payload import (
     Payload,
@@ -133,7 +133,7 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
 
 def builtin_schemas() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
-    for module in (builtin, source_events, source_facts):
+    for module in (builtin, reads, source_events, source_facts):
         for name in module.__all__:
             one = getattr(module, name)
             if isinstance(one, type) and issubclass(one, Payload):

@@ -1,0 +1,373 @@
+"""The service behind `format("coordlog")`: a driver without subtasks, in the process that owns the Spark session."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+import pyarrow as pa
+
+from coordlog.chain import Chain, SourceSpec
+from coordlog.coordinators.reads import CoordinatedSource, ReadsProvider
+from coordlog.driver import DriverOptions, JobDriver
+from coordlog.errors import (
+    CoordinatorRestartingError,
+    EnvironmentSetupError,
+    OptionError,
+    SourceError,
+    UsageError,
+)
+from coordlog.limits import (
+    LISTING_TIMEOUT_S,
+    LOG_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
+    SNAPSHOT_EVERY_RECORDS,
+)
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log
+from coordlog.projections.reads import ReadsState
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.reads import LookAtReads, ReadsSeen
+from coordlog.spark_integration.endpoint_options import EndpointOptions
+from coordlog.spark_integration.job import check_job_id
+from coordlog.spark_integration.payload_options import PayloadChoice
+from coordlog.spark_integration.stageless import StagelessSurroundings
+
+from .ticket import OPERATOR_ID, Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+__all__ = ["CoordinatedReads", "Readable", "coordinated"]
+
+_LOOK_S = 0.02
+_PARTITIONS_MAX = 10_000
+
+
+class Readable(Protocol):
+    """A source that queries can read: `FileSource`, for one."""
+
+    def coordinated(self) -> CoordinatedSource:
+        """How its coordinator lists it, and tasks read it.
+
+        Raises:
+            OptionError: An option has no meaning there.
+        """
+        ...
+
+
+class CoordinatedReads:
+    """One service. `start` once and `close` always, or a `with` block; made by `coordinated`.
+
+    From `start` to `close` queries of the session read the source; those that still run when it closes
+    fail. Every split that a task reads is in the job's log before the task has it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job_id: str,
+        source: Readable,
+        *,
+        log: Log,
+        partitions: int | None,
+        splits_per_batch: int | None,
+        listing_timeout_s: float,
+        take_over: bool,
+        log_timeout_s: float,
+        snapshot_every: int | None,
+        endpoint: EndpointOptions | None,
+        owns_log: bool,
+    ) -> None:
+        check_job_id(job_id)
+        _check_count("partitions", partitions, _PARTITIONS_MAX)
+        _check_count("splits_per_batch", splits_per_batch, 1_000_000)
+        self.job_id, self._spark, self._log = job_id, spark, log
+        self._source = source.coordinated()
+        self._partitions, self._splits_max = partitions, splits_per_batch or 0
+        self._listing_timeout_s, self._is_take_over = listing_timeout_s, take_over
+        self._log_timeout_s, self._snapshot_every = log_timeout_s, snapshot_every
+        self._endpoint, self._owns_log = endpoint, owns_log
+        self._driver: JobDriver | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Restore the job, list the source, and register the format with the session.
+
+        Where the source has an end this returns when all of it has been listed.
+
+        Raises:
+            SourceError: It cannot be listed, or there is nothing in it that tells the schema.
+            OptionError: Spark has no type for a column.
+            EnvironmentSetupError: No process of this session can have a service.
+            RestoreError: The history is of another kind of job, or does not fit.
+            DriverAliveError: A live driver holds the job.
+            LogError: The log.
+        """
+        if self._driver is not None:
+            raise UsageError(
+                f"the reads of job {self.job_id} have been started before: make new ones"
+            )
+        _refuse_connect(self._spark)
+        partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
+        surroundings = StagelessSurroundings(
+            self._spark, job_id=self.job_id, endpoint=self._endpoint
+        )
+        driver = self._new_driver(surroundings)
+        driver.start()
+        self._driver = driver
+        try:
+            ticket = Ticket(
+                job_id=self.job_id,
+                endpoint=surroundings.address,
+                token=surroundings.token,
+                certificate=surroundings.certificate,
+                create_reader=self._source.create_reader,
+                schema_json=_spark_schema(self.job_id, self._settled_schema(driver)),
+                partitions=partitions,
+                splits_max=self._splits_max,
+            )
+            _REGISTRY.add(self._spark, ticket)
+        except BaseException:
+            self.close()
+            raise
+
+    def _new_driver(self, surroundings: StagelessSurroundings) -> JobDriver:
+        provider = ReadsProvider(
+            OPERATOR_ID, self._source, listing_timeout_s=self._listing_timeout_s
+        )
+        spec = SourceSpec(
+            operator_id=OPERATOR_ID,
+            options=self._source.options,
+            location=self._source.location,
+            allows_other_location=self._source.allows_other_location,
+            create_reader=self._source.create_reader,
+            coordinator=provider,
+            is_unbounded=self._source.is_unbounded,
+        )
+        return JobDriver(
+            chain=Chain(source=spec, operators=()),
+            log=self._log,
+            options=DriverOptions(
+                job_id=self.job_id,
+                parallelism=0,
+                is_batch=True,
+                is_take_over=self._is_take_over,
+                runtime=RuntimeOptions(snapshot_every=self._snapshot_every),
+                patience=Patience(log_timeout_s=self._log_timeout_s),
+                payloads=PayloadChoice(self.job_id, None, PAYLOAD_BYTES_MAX).on(
+                    self._spark, self._log
+                ),
+                versions={"pyspark_version": self._spark.version},
+            ),
+            surroundings=surroundings,
+        )
+
+    def _settled_schema(self, driver: JobDriver) -> pa.Schema:
+        """That of the splits that are known; a source that has an end is listed first."""
+        until = time.monotonic() + self._listing_timeout_s + self._log_timeout_s
+        while True:
+            seen = self._look(driver)
+            if seen is not None and seen.problem:
+                raise SourceError(f"source of job {self.job_id}", seen.problem, "mend that")
+            if seen is not None and (seen.is_listed or self._source.is_unbounded):
+                break
+            if time.monotonic() > until:
+                raise SourceError(
+                    f"source of job {self.job_id}",
+                    "its listing has not ended in time",
+                    "give a longer `listing_timeout_s`",
+                )
+            if driver.wait(_LOOK_S) is not None:
+                raise UsageError(f"the driver of job {self.job_id} has ended while it started")
+        state = driver.state
+        assert state is not None, "started"
+        found = cast("ReadsState", state.projections[OPERATOR_ID])
+        for _, one in sorted(found.splits.items())[:1]:
+            return self._source.schema_of(one.split)
+        return self._source.settle_schema()
+
+    def _look(self, driver: JobDriver) -> ReadsSeen | None:
+        try:
+            answer = driver.request(OPERATOR_ID, LookAtReads(reader="", after=-1, splits_max=0))
+        except CoordinatorRestartingError:
+            return None
+        assert isinstance(answer.response, ReadsSeen), "a look has one type of answer"
+        return answer.response
+
+    def close(self) -> None:
+        """End the service; queries that still read fail. Again: nothing.
+
+        Raises:
+            CoordlogError: What has ended the service before, if something has.
+        """
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        _REGISTRY.remove(self._spark, self.job_id)
+        try:
+            driver.stop(with_checkpoint=False, by="close")
+            driver.wait()
+        finally:
+            if self._owns_log:
+                self._log.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; what the block has raised goes before what the service has died of."""
+        try:
+            self.close()
+        except Exception as own:
+            if error is None:
+                raise
+            error.add_note(f"the reads of job {self.job_id} had ended: {own}")
+
+    # --- queries ----------------------------------------------------------------------------------
+    def options(self) -> dict[str, str]:
+        """For `spark.read` and `spark.readStream`; they hold no secret."""
+        return {"job": self.job_id}
+
+    def read(self) -> DataFrame:
+        """`spark.read.format("coordlog")` with these options, loaded."""
+        return self._spark.read.format("coordlog").options(**self.options()).load()
+
+    def read_stream(self) -> DataFrame:
+        """`spark.readStream.format("coordlog")` with these options, loaded."""
+        stream: DataStreamReader = self._spark.readStream
+        return stream.format("coordlog").options(**self.options()).load()
+
+
+def coordinated(
+    spark: SparkSession,
+    job_id: str,
+    source: Readable,
+    *,
+    bootstrap_servers: str | None = None,
+    log: Log | None = None,
+    partitions: int | None = None,
+    splits_per_batch: int | None = None,
+    listing_timeout_s: float = LISTING_TIMEOUT_S,
+    take_over: bool = False,
+    log_timeout_s: float = LOG_TIMEOUT_S,
+    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
+    endpoint: EndpointOptions | None = None,
+) -> CoordinatedReads:
+    """A service that gives the splits of `source` to queries of this session, for a `with` block.
+
+    Args:
+        spark: The session; this process owns it.
+        job_id: Of the log that has who read what; `[a-z0-9][a-z0-9-]{0,99}`. A stream goes on under
+            the one that it was begun with.
+        source: A `FileSource`. With `watch` streams find what comes later.
+        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
+        log: Instead of them: the job's log.
+        partitions: Tasks of a read; by default as many as the session runs at once. They share its
+            splits: each takes the next when it has read the one before.
+        splits_per_batch: The most splits of one batch of a stream; by default all that there are.
+        listing_timeout_s: How long tries to list may fail one after the other before queries are told.
+        take_over: Take a live driver's place.
+        log_timeout_s: How long the log may not answer before the service ends.
+        snapshot_every: Records of its log from one snapshot to the next; None for no snapshots.
+        endpoint: Where it listens, and whether that is encrypted, as for a `Job`.
+
+    Raises:
+        OptionError: An option is out of range.
+        LogError: The topic cannot be made or opened.
+    """
+    if (bootstrap_servers is None) == (log is None):
+        raise OptionError("bootstrap_servers", bootstrap_servers, "given, or `log` in its place")
+    check_job_id(job_id)
+    made = log
+    if made is None:
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, only where none is given
+
+        made = KafkaLog.for_job(job_id, cast("str", bootstrap_servers))
+        made.create()
+    return CoordinatedReads(
+        spark,
+        job_id,
+        source,
+        log=made,
+        partitions=partitions,
+        splits_per_batch=splits_per_batch,
+        listing_timeout_s=listing_timeout_s,
+        take_over=take_over,
+        log_timeout_s=log_timeout_s,
+        snapshot_every=snapshot_every,
+        endpoint=endpoint,
+        owns_log=log is None,
+    )
+
+
+class _Registry:
+    """The services of each session: the class that is registered holds them all. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def add(self, spark: SparkSession, ticket: Ticket) -> None:
+        """Let queries made from now on find it."""
+        with self._lock:
+            tickets = self._tickets.setdefault(spark, {})
+            tickets[ticket.job_id] = ticket
+            self._register(spark, tickets)
+
+    def remove(self, spark: SparkSession, job_id: str) -> None:
+        """Let no query find it any more."""
+        with self._lock:
+            tickets = self._tickets.get(spark, {})
+            if tickets.pop(job_id, None) is not None:
+                self._register(spark, tickets)
+
+    def _register(self, spark: SparkSession, tickets: dict[str, Ticket]) -> None:
+        from .source import with_tickets  # noqa: PLC0415, it needs Spark
+
+        spark.dataSource.register(with_tickets(tickets))
+
+
+_REGISTRY = _Registry()
+
+
+def _refuse_connect(spark: SparkSession) -> None:
+    if not hasattr(spark, "_jsparkSession"):
+        raise EnvironmentSetupError(
+            'format("coordlog") has its coordinator in the process that owns the Spark session; with '
+            "Spark Connect that is the server, where no program of the client's runs",
+            "run this program beside the server's Spark, with spark-submit, or in a classic session",
+        )
+
+
+def _spark_schema(job_id: str, schema: pa.Schema) -> str:
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, as above
+
+    for one in schema:
+        try:
+            from_arrow_schema(pa.schema([one]), prefer_timestamp_ntz=True)
+        except Exception as error:
+            raise OptionError(
+                f"column {one.name!r} of job {job_id}",
+                str(one.type),
+                "of a type that Spark has: give the source another `schema`",
+            ) from error
+    return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+
+
+def _check_count(option: str, value: int | None, highest: int) -> None:
+    if value is not None and not 1 <= value <= highest:
+        raise OptionError(option, value, f"between 1 and {highest:,}")

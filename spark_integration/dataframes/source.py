@@ -1,0 +1,252 @@
+"""`format("coordlog")` for Spark: its class carries the services of the session that it is registered in.
+
+Spark runs each of its methods in processes of its own: `schema` and `reader().partitions()` in a
+planner, a stream's methods in one worker for each query, `read` in tasks. None of them is the process
+that owns the session, where the coordinator is.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from coordlog.errors import OptionError, SourceError
+from coordlog.schemas.reads import (
+    CommitRead,
+    LookAtReads,
+    PlanRead,
+    ReadCommitted,
+    ReadPlanned,
+    ReadsSeen,
+)
+
+from .reading import ReadPartition, read_partition
+from .ticket import ServiceClient, Ticket
+
+__all__ = ["FORMAT", "CoordlogDataSource", "with_tickets"]
+
+FORMAT = "coordlog"
+
+Offset = dict[str, Any]
+"""A stream's position, as Spark's checkpoint has it: primitives only."""
+
+
+class CoordlogDataSource(DataSource):
+    """The format. What is registered is a class made of this one, with the session's services."""
+
+    tickets: ClassVar[Mapping[str, Ticket]] = {}
+    """By job id."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The rows', as the service has settled it."""
+        return _schema_of(self._ticket())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch query."""
+        return _BatchReader(self._checked(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
+        """Of a streaming query."""
+        return _StreamReader(self._checked(schema))
+
+    def _ticket(self) -> Ticket:
+        known = ", ".join(sorted(self.tickets)) or "none"
+        job_id = self.options.get("job")
+        if job_id is None and len(self.tickets) == 1:
+            return next(iter(self.tickets.values()))
+        if job_id is None or job_id not in self.tickets:
+            asked = "no job" if job_id is None else f"job {job_id!r}"
+            raise SourceError(
+                f'format("{FORMAT}")',
+                f"{asked} is asked for, and the services of this session are: {known}",
+                "start one in the process that owns the session, `with coordinated(spark, JOB, "
+                'SOURCE, ...) as reads:`, and say `.option("job", JOB)`',
+            )
+        return self.tickets[job_id]
+
+    def _checked(self, schema: StructType) -> Ticket:
+        ticket = self._ticket()
+        known = _schema_of(ticket)
+        if schema != known:
+            raise OptionError(
+                "schema", schema.simpleString(), f"left out: the source's is {known.simpleString()}"
+            )
+        return ticket
+
+
+def with_tickets(tickets: Mapping[str, Ticket]) -> type[CoordlogDataSource]:
+    """The class to register: made here and now, so that it is shipped with what it holds."""
+
+    class Registered(CoordlogDataSource):
+        """One session's."""
+
+    Registered.tickets = dict(tickets)
+    return Registered
+
+
+class _BatchReader(DataSourceReader):
+    """Plans one read for each time that Spark plans a query."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def partitions(self) -> list[InputPartition]:
+        request = PlanRead(
+            read_id=secrets.token_hex(8),
+            reader="",
+            follows="",
+            history="",
+            start=0,
+            end=-1,
+            partitions=self._ticket.partitions,
+        )
+        return _planned(self._ticket, request)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self._ticket, partition)
+
+
+class _StreamReader(DataSourceStreamReader):
+    """Says how far the source has been found; a position is a place in the coordination log.
+
+    Its name, of chance, is part of the positions that it gives: a batch that is planned again has
+    the same, and with it the same splits.
+    """
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._reader = ""
+        self._after = -1
+        self._client: ServiceClient | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802, Spark's name
+        """Before all that was found."""
+        seen = self._look()
+        if seen.first > 0:
+            raise SourceError(
+                f"job {self._ticket.job_id}",
+                f"the first {seen.first} splits of its history have been read by other streams, and "
+                "are forgotten",
+                "read them under a job id of their own, or go on from the other stream's checkpoint",
+            )
+        self._reader, self._after = secrets.token_hex(4), 0
+        return self._offset(seen.history, -1, 0)
+
+    def latestOffset(self) -> Offset:  # noqa: N802, Spark's name
+        """Where the next batch ends, if it begins now."""
+        seen = self._look()
+        if seen.problem:
+            raise SourceError(
+                f"job {self._ticket.job_id}",
+                seen.problem,
+                "mend that, then start the service and the query again",
+            )
+        self._reader = self._reader or seen.only_reader or secrets.token_hex(4)
+        return self._offset(seen.history, seen.sequence, seen.end)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The same for the same positions, whoever asks, and however often."""
+        self._check(start)
+        self._check(end)
+        self._reader, self._after = str(end["reader"]), int(end["splits"])
+        request = PlanRead(
+            read_id=f"{self._reader}:{start['splits']}-{end['splits']}",
+            reader=self._reader,
+            follows=str(start["reader"]),
+            history=str(end["history"]),
+            start=int(start["splits"]),
+            end=int(end["splits"]),
+            partitions=self._ticket.partitions,
+        )
+        return _planned(self._ticket, request, self._connected())
+
+    def commit(self, end: Offset) -> None:
+        """Spark will not ask for what is before `end` again."""
+        request = CommitRead(
+            reader=str(end["reader"]), history=str(end["history"]), end=int(end["splits"])
+        )
+        self._connected().ask(request, ReadCommitted)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self._ticket, partition)
+
+    def stop(self) -> None:
+        """Let go of the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> ServiceClient:
+        # Not before: this object is pickled too, for the tasks.
+        if self._client is None:
+            self._client = ServiceClient(self._ticket)
+        return self._client
+
+    def _look(self) -> ReadsSeen:
+        request = LookAtReads(
+            reader=self._reader, after=self._after, splits_max=self._ticket.splits_max
+        )
+        return self._connected().ask(request, ReadsSeen)
+
+    def _offset(self, history: str, sequence: int, splits: int) -> Offset:
+        return {
+            "job": self._ticket.job_id,
+            "history": history,
+            "sequence": sequence,
+            "splits": splits,
+            "reader": self._reader,
+        }
+
+    def _check(self, offset: Offset) -> None:
+        if set(offset) != {"job", "history", "sequence", "splits", "reader"}:
+            raise SourceError(
+                "the query's checkpoint",
+                f"its position is {json.dumps(offset)}, and none of this format",
+                "give the query a checkpoint of its own",
+            )
+        if offset["job"] != self._ticket.job_id:
+            raise SourceError(
+                "the query's checkpoint",
+                f"it is of job {offset['job']}, and the query reads job {self._ticket.job_id}",
+                "give the query the job that it was begun with, or a checkpoint of its own",
+            )
+
+
+def _planned(
+    ticket: Ticket, request: PlanRead, client: ServiceClient | None = None
+) -> list[InputPartition]:
+    if client is None:
+        with ServiceClient(ticket) as own:
+            return _planned(ticket, request, own)
+    read = client.ask(request, ReadPlanned)
+    return [
+        ReadPartition(read.read_id, number, read.partitions) for number in range(read.partitions)
+    ]
+
+
+def _rows(ticket: Ticket, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    if partition is None:  # what Spark makes of no partitions
+        return iter(())
+    assert isinstance(partition, ReadPartition), "made by `partitions`"
+    return read_partition(ticket, partition, to_arrow_schema(_schema_of(ticket)))
+
+
+def _schema_of(ticket: Ticket) -> StructType:
+    return StructType.fromJson(json.loads(ticket.schema_json))

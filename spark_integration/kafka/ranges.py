@@ -1,0 +1,137 @@
+"""What has come into topics, as splits that end: for queries, which read one range after the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
+
+from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.limits import WATCH_REPORT_S
+from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+
+from .cluster import Partition, named
+from .discovery import Discovery, split_of
+from .payloads import KafkaListing, KafkaSplit
+
+__all__ = ["RangeWatch", "lane_of", "weight_of"]
+
+_SPLIT: Final = payload_type_of(KafkaSplit)
+_BYTES_OF_RECORD: Final = 200
+"""A guess: how many splits a task is given at once hangs on it, and nothing else."""
+
+
+class RangeWatch:
+    """Finds, of each partition, what has come since the splits that are known (`SplitWatch`).
+
+    Args:
+        discovery: Of a bounded source: its splits end where the partitions end now.
+        split_offsets: The most offsets of a split; what is longer is cut.
+        interval_s: Between two looks at the cluster; None: there is one look, and all is found then.
+        clock: Seconds, monotonic.
+        wait: Waits for so many seconds, or until `close`; True at once after that.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        split_offsets: int,
+        interval_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        assert discovery.is_bounded, "its splits end"
+        self._discovery, self._split_offsets = discovery, split_offsets
+        self._interval_s, self._clock = interval_s, clock
+        self._closed = threading.Event()
+        self._wait = wait or self._closed.wait
+        self._has_listed = False
+
+    def look(
+        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
+        """What has come beside `known`; waits for it, for a bounded time, where there is an interval.
+
+        Raises:
+            SourceError: A topic is not there (any more), is another one, or has lost records.
+            SourceUnavailableError: The cluster does not answer, after it has answered before.
+        """
+        assert not skipped, "queries skip nothing"
+        until_s = self._clock() + WATCH_REPORT_S
+        while True:
+            found = self._look_once(known)
+            self._has_listed = True
+            if self._interval_s is None:
+                return SplitsDiscovered(splits=found, is_complete=True)
+            is_over = self._clock() >= until_s or (not found and self._wait(self._interval_s))
+            if found or is_over:
+                return SplitsDiscovered(splits=found, is_complete=False)
+
+    def close(self) -> None:
+        """Make a `look` that waits return. Any thread."""
+        self._closed.set()
+
+    def _look_once(self, known: Sequence[Split]) -> list[Split]:
+        topic_ids: dict[Partition, str] = {}
+        read_up_to: dict[Partition, int] = {}
+        for one in known:
+            _note(one, topic_ids, read_up_to)
+        is_first = not known and not self._has_listed
+        found: list[Split] = []
+        while True:
+            try:
+                listing = self._discovery.listing(
+                    topic_ids, is_first=is_first, read_up_to=read_up_to
+                )
+            except SourceError as error:
+                if not self._has_listed:
+                    raise
+                raise SourceUnavailableError(error.where, error.problem, error.next_step) from error
+            _refuse(listing)
+            for split in listing.splits:
+                _note(split, topic_ids, read_up_to)
+                found.extend(_cut(split, self._split_offsets))
+            if listing.is_whole:
+                return found
+
+
+def _note(split: Split, topic_ids: dict[Partition, str], read_up_to: dict[Partition, int]) -> None:
+    content = _content(split)
+    partition = (content.topic, content.partition)
+    topic_ids[partition] = content.topic_id
+    read_up_to[partition] = max(content.end, read_up_to.get(partition, content.end))
+
+
+def _refuse(listing: KafkaListing) -> None:
+    if listing.problem:
+        raise SourceError(listing.where, listing.problem, listing.next_step)
+
+
+def _cut(split: Split, split_offsets: int) -> Iterator[Split]:
+    content = _content(split)
+    if content.end - content.start <= split_offsets:
+        yield split
+        return
+    partition = (content.topic, content.partition)
+    for start in range(content.start, content.end, split_offsets):
+        end = min(start + split_offsets, content.end)
+        yield split_of(partition, content.topic_id, start, end)
+
+
+def lane_of(split: Split) -> str:
+    """The partition: its splits follow one another."""
+    content = _content(split)
+    return named((content.topic, content.partition))
+
+
+def weight_of(split: Split) -> int:
+    """By its offsets."""
+    content = _content(split)
+    return (content.end - content.start) * _BYTES_OF_RECORD
+
+
+def _content(split: Split) -> KafkaSplit:
+    return cast("KafkaSplit", _SPLIT.decode(split.content))

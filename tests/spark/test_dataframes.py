@@ -1,0 +1,376 @@
+"""`format("coordlog")` on a real Spark session: what queries see, and which splits their tasks read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from coordlog.errors import OptionError, SourceError
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration import FileSource
+from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
+from coordlog.spark_integration.token import find_token
+
+from .kafka_session import shared_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FILES = 12
+ROWS = 50
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def session() -> SparkSession:
+    return shared_session()
+
+
+def write_file(folder: Path, number: int) -> None:
+    """Whole at once, for a watch."""
+    rows = "".join(f"{number * ROWS + i},file {number}\n" for i in range(ROWS))
+    hidden = folder / f".{number}"
+    hidden.write_text(f"i,s\n{rows}", encoding="utf-8")
+    hidden.rename(folder / f"f{number:03}.csv")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    made.mkdir()
+    for number in range(FILES):
+        write_file(made, number)
+    return made
+
+
+def service(
+    session: SparkSession,
+    source: FileSource,
+    log: MemoryLog,
+    *,
+    splits_per_batch: int | None = None,
+) -> CoordinatedReads:
+    return coordinated(
+        session,
+        "reads",
+        source,
+        log=log,
+        partitions=3,
+        splits_per_batch=splits_per_batch,
+        snapshot_every=40,
+    )
+
+
+def payloads(log: MemoryLog, name: str, kind: Kind) -> list[dict[str, object]]:
+    """What a type's records say."""
+    found = audit_records(log.read(0, log.high_watermark()))
+    return [
+        dict(one.fields)
+        for one in found
+        if one.record is not None
+        and one.record.kind is kind
+        and (one.record.payload_type or "").startswith(f"coordlog.{name}@")
+        and one.fields is not None
+    ]
+
+
+def splits_of_partitions(log: MemoryLog) -> dict[tuple[str, int], list[str]]:
+    """By read and partition, as the log has given them: the longest list of each."""
+    given: dict[tuple[str, int], list[str]] = {}
+    for one in payloads(log, "splits_given", Kind.RESPONSE):
+        position, splits = one["position"], one["splits"]
+        assert isinstance(position, int)
+        assert isinstance(splits, list)
+        assert isinstance(one["partition"], int)
+        had = given.setdefault((str(one["read_id"]), one["partition"]), [])
+        names = [Path(str(split["split_id"])).stem for split in splits]
+        assert had[position : position + len(names)] in (names, names[: len(had) - position])
+        had[position:] = [*names, *had[position + len(names) :]]
+    return given
+
+
+def attempts_of_partitions(log: MemoryLog) -> dict[int, set[int]]:
+    """By partition, Spark's task attempts that asked for its splits."""
+    found: dict[int, set[int]] = {}
+    for one in payloads(log, "next_splits", Kind.REQUEST):
+        partition, attempt = one["partition"], one["task_attempt_id"]
+        assert isinstance(partition, int)
+        assert isinstance(attempt, int)
+        found.setdefault(partition, set()).add(attempt)
+    return found
+
+
+def ids(frame: DataFrame) -> Counter[int]:
+    return Counter(row[0] for row in frame.select("i").collect())
+
+
+def each_once(files: int = FILES) -> Counter[int]:
+    return Counter(range(files * ROWS))
+
+
+# --- batch ----------------------------------------------------------------------------------------
+def test_a_batch_query_reads_every_row_once_and_the_log_says_by_whom(
+    session: SparkSession, folder: Path
+) -> None:
+    log = MemoryLog("reads")
+    with service(session, FileSource(folder), log) as reads:
+        frame = session.read.format("coordlog").options(**reads.options()).load()
+        assert frame.schema.simpleString() == "struct<i:bigint,s:string>"
+        assert ids(frame) == each_once()
+        frame.createOrReplaceTempView("files")
+        (row,) = session.sql("SELECT count(DISTINCT s), max(i) FROM files").collect()
+        assert tuple(row) == (FILES, FILES * ROWS - 1)
+        assert ids(reads.read().where("i < 60")) == Counter(range(60))
+
+    given = splits_of_partitions(log)
+    by_read: dict[str, Counter[str]] = {}
+    for (read_id, _), names in given.items():
+        by_read.setdefault(read_id, Counter()).update(names)
+    assert len(by_read) == 2, "a DataFrame is one read, however often it is used"
+    everything = Counter(f"f{number:03}" for number in range(FILES))
+    assert all(one == everything for one in by_read.values())
+    finished = [
+        split["rows"]
+        for one in payloads(log, "next_splits", Kind.REQUEST)
+        for split in one["finished"]  # type: ignore[attr-defined]
+    ]
+    assert set(finished) == {ROWS}
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("coordlog")]
+
+
+def test_nothing_that_spark_shows_has_the_token(session: SparkSession, folder: Path) -> None:
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        frame = reads.read()
+        plan = frame._jdf.queryExecution().toString()
+        token = find_token("reads")
+        assert token is not None
+        shown = [plan, repr(reads.options()), str(session.sparkContext.getConf().getAll())]
+        shown += [f"{name}={value}" for name, value in session.conf.getAll.items()]
+        assert "PythonScan" in plan or "coordlog" in plan
+        assert not [one for one in shown if token.text() in one]
+
+
+def failing_once(partition: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Fails the first attempt of a partition after its first rows."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for batch in batches:
+            yield batch
+            if context.partitionId() == partition and context.attemptNumber() == 0:
+                raise RuntimeError("scripted")
+
+    return work
+
+
+def test_a_task_that_fails_reads_its_splits_again_and_no_row_is_lost_or_doubled(
+    session: SparkSession, folder: Path
+) -> None:
+    log = MemoryLog("reads")
+    with service(session, FileSource(folder), log) as reads:
+        frame = reads.read().mapInArrow(failing_once(0), "i long, s string")
+        assert ids(frame) == each_once()
+
+    attempts = attempts_of_partitions(log)
+    assert len(attempts[0]) == 2
+    assert len(attempts[1]) == len(attempts[2]) == 1
+    names = [name for one in splits_of_partitions(log).values() for name in one]
+    assert len(names) == len(set(names)) == FILES
+
+
+def losing_shuffle_files(
+    folders: list[str], mark: Path
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The first task that has read its shuffle input removes all that the map tasks have written."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        read = list(batches)
+        if not mark.exists():
+            mark.touch()
+            for folder in folders:
+                for file in Path(folder).rglob("shuffle_*.data"):
+                    file.unlink(missing_ok=True)
+        yield from read
+
+    return work
+
+
+def test_completed_tasks_that_run_again_read_exactly_what_they_had(
+    session: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """Reduce tasks that have ended keep rows of the first run: other splits would double and lose rows."""
+    log = MemoryLog("reads")
+    manager = session.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager()  # type: ignore[union-attr]
+    folders = [str(one) for one in manager.diskBlockManager().localDirs()]
+    adaptive = session.conf.get("spark.sql.adaptive.enabled")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        with service(session, FileSource(folder), log) as reads:
+            lose = losing_shuffle_files(folders, tmp_path / "lost")
+            frame = reads.read().repartition(16, "i").mapInArrow(lose, "i long, s string")
+            assert ids(frame) == each_once()
+    finally:
+        session.conf.set("spark.sql.adaptive.enabled", adaptive or "true")
+
+    assert all(len(one) == 2 for one in attempts_of_partitions(log).values()), "all ran twice"
+    names = [name for one in splits_of_partitions(log).values() for name in one]
+    assert len(names) == len(set(names)) == FILES
+
+
+# --- streams --------------------------------------------------------------------------------------
+@contextmanager
+def stream(
+    reads: CoordinatedReads,
+    checkpoint: Path,
+    handle: Callable[[DataFrame, int], None],
+    *,
+    all_that_is_there: bool = False,
+) -> Iterator[StreamingQuery]:
+    writer = (
+        reads.read_stream()
+        .writeStream.foreachBatch(handle)
+        .option("checkpointLocation", str(checkpoint))
+    )
+    writer = (
+        writer.trigger(availableNow=True)
+        if all_that_is_there
+        else writer.trigger(processingTime="50 milliseconds")
+    )
+    query = writer.start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+class Batches:
+    """What a stream's batches held, by batch id: each time that it was handed over."""
+
+    def __init__(self, fail_at: int = -1) -> None:
+        self.rows: dict[int, list[Counter[int]]] = {}
+        self.fail_at = fail_at
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        held = ids(frame)
+        self.rows.setdefault(batch_id, []).append(held)
+        if batch_id == self.fail_at:
+            raise RuntimeError("scripted")
+
+    def total(self) -> Counter[int]:
+        """Of the last time of each."""
+        return sum((one[-1] for one in self.rows.values()), Counter())
+
+
+def watched(folder: Path) -> FileSource:
+    return FileSource(folder, watch=True, watch_interval_s=0.05)
+
+
+def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        error = query.exception()
+        assert error is None, error
+        time.sleep(0.05)
+
+
+def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_again(
+    session: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """The query dies in its second batch; more comes; service and query are made anew, and again."""
+    log, checkpoint = MemoryLog("reads"), tmp_path / "checkpoint"
+    batches = Batches(fail_at=1)
+    with (
+        service(session, watched(folder), log, splits_per_batch=8) as reads,
+        stream(reads, checkpoint, batches) as query,
+        pytest.raises(Exception, match="scripted"),
+    ):
+        query.awaitTermination(int(WAIT_S))
+    assert [len(one) for one in batches.rows.values()] == [1, 1]
+    write_file(folder, FILES)
+    batches.fail_at = -1
+
+    with (
+        service(session, watched(folder), log, splits_per_batch=8) as reads,
+        stream(reads, checkpoint, batches) as query,
+    ):
+        wait_until(lambda: len(batches.total()) == (FILES + 1) * ROWS, query)
+        write_file(folder, FILES + 1)
+        wait_until(lambda: len(batches.total()) == (FILES + 2) * ROWS, query)
+        committed = checkpoint / "commits" / str(max(batches.rows))
+        wait_until(committed.exists, query)
+    write_file(folder, FILES + 2)
+    with (
+        service(session, watched(folder), log, splits_per_batch=8) as reads,
+        stream(reads, checkpoint, batches) as query,
+    ):
+        wait_until(lambda: len(batches.total()) == (FILES + 3) * ROWS, query)
+
+    assert batches.total() == each_once(FILES + 3)
+    first, second = batches.rows[1]
+    assert first == second, "the same rows, planned again from the log"
+    assert sum(batches.rows[0][0].values()) == 8 * ROWS
+    assert all(sum(one[-1].values()) > 0 for one in batches.rows.values()), "no empty batch"
+    assert len(payloads(log, "reads_opened", Kind.FACT)) == 3
+    offsets = [
+        json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
+        for number in (0, 1)
+    ]
+    assert [one["splits"] for one in offsets] == [8, 12]
+    assert set(offsets[0]) == {"job", "history", "sequence", "splits", "reader"}
+
+
+def test_all_that_is_there_is_read_and_then_nothing(
+    session: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    log, batches = MemoryLog("reads"), Batches()
+    with service(session, FileSource(folder), log) as reads:
+        for _ in range(2):
+            with stream(reads, tmp_path / "checkpoint", batches, all_that_is_there=True) as query:
+                assert query.awaitTermination(int(WAIT_S))
+
+    assert batches.total() == each_once()
+    assert payloads(log, "commit_read", Kind.REQUEST)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+def test_what_cannot_be_read_is_refused_by_name(
+    session: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    with service(session, FileSource(folder), MemoryLog("reads")) as reads:
+        with pytest.raises(Exception, match=r"job 'other' is asked for, and .* are: reads"):
+            session.read.format("coordlog").option("job", "other").load()
+        with pytest.raises(Exception, match=r"left out: the source's is struct<i:bigint"):
+            session.read.format("coordlog").schema("i int").load().count()
+        checkpoint = tmp_path / "checkpoint"
+        with stream(reads, checkpoint, Batches(), all_that_is_there=True) as query:
+            query.awaitTermination(int(WAIT_S))
+        left = reads.read_stream()
+    with pytest.raises(Exception, match="the services of this session are: none"):
+        session.read.format("coordlog").load()
+    query = left.writeStream.format("noop").start()
+    with pytest.raises(Exception, match="its service does not answer"):
+        query.awaitTermination(int(WAIT_S))
+    with (
+        service(session, FileSource(folder), MemoryLog("reads")) as other,
+        pytest.raises(Exception, match="the query's checkpoint is of history"),
+        stream(other, checkpoint, Batches(), all_that_is_there=True) as query,
+    ):
+        query.awaitTermination(int(WAIT_S))
+    with pytest.raises(SourceError, match="there is nothing"):
+        service(session, FileSource(tmp_path / "nothing"), MemoryLog("reads")).start()
+    with pytest.raises(OptionError, match="where queries read the source"):
+        service(session, FileSource(folder, on_error="skip"), MemoryLog("reads"))

@@ -1,0 +1,139 @@
+"""What the commands say of a source that queries read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.log.memory import MemoryLog
+from coordlog.schemas.reads import ReadFailed, ReadFailureNoted, ReadPlanned, SplitRead, SplitsGiven
+from one_log import OneLog
+from reads_job import Outside, ReadsJob, next_request
+
+JOB = "job"
+FILES = ["a.csv", "b.csv", "c.csv", "d.csv"]
+
+
+def read_by_tasks(reads: ReadsJob, read: ReadPlanned, partition: int, task: int, rows: int) -> None:
+    """A task that reads all that its partition is given, and says so."""
+    asked = next_request(read.read_id, partition, 0, task_attempt_id=task)
+    position = 0
+    while splits := reads.ask(asked, SplitsGiven).splits:
+        position += len(splits)
+        finished = [SplitRead(split_id=one.split_id, rows=rows, bytes_read=9) for one in splits]
+        asked = next_request(
+            read.read_id, partition, position, task_attempt_id=task, finished=finished
+        )
+
+
+@pytest.fixture(scope="module")
+def log() -> MemoryLog:
+    """Two services. A stream's batch: task 3 fails, 4 is its next attempt, and the batch is planned again."""
+    reads = ReadsJob(Outside(names=FILES))
+    read = reads.plan_batch(0, 4)
+    first = reads.ask(next_request(read.read_id, 0, 0, task_attempt_id=3), SplitsGiven).splits
+    reads.ask(
+        ReadFailed(
+            read_id=read.read_id,
+            partition=0,
+            task_attempt_id=3,
+            split_id=first[0].split_id,
+            reason="SourceError: a.csv: cut short",
+        ),
+        ReadFailureNoted,
+    )
+    reads.job.crash()
+    again = ReadsJob(Outside(names=FILES), log=reads.job.log)
+    read = again.plan_batch(0, 4)
+    read_by_tasks(again, read, 0, 4, rows=10)
+    read_by_tasks(again, read, 1, 5, rows=10)
+    again.commit(4)
+    again.plan("5ca1ab1e")
+    return again.job.log
+
+
+def run(log: MemoryLog, command: str, *options: str) -> Result:
+    return CliRunner().invoke(main, (command, JOB, *options), obj=lambda _servers: OneLog(log, JOB))
+
+
+def shown(log: MemoryLog, command: str, *options: str) -> str:
+    result = run(log, command, *options)
+    assert result.exit_code == Exit.DONE, result.output
+    return result.stdout
+
+
+def test_reads_are_told_task_by_task(log: MemoryLog) -> None:
+    text = shown(log, "reads")
+
+    lines = [one.split() for one in text.splitlines()]
+    assert [one[:4] for one in lines[1:4]] == [
+        ["q:0-4", "0..4", "0", "3"],
+        ["q:0-4", "0..4", "0", "4"],
+        ["q:0-4", "0..4", "1", "5"],
+    ]
+    assert "failed" in text
+    assert "SourceError: a.csv: cut short" in text
+    assert text.endswith("reads: 2 (1 planned again, 1 committed). tasks: 3 (1 failed).\n")
+
+
+def test_reads_are_told_split_by_split(log: MemoryLog) -> None:
+    lines = [one.split() for one in shown(log, "reads", "--splits").splitlines()[1:5]]
+
+    assert sorted(one[2] for one in lines) == FILES
+    assert lines[0] == ["q:0-4", "0", "a.csv", "10", "4"]
+    assert {one[3] for one in lines} == {"10"}
+
+
+def test_reads_as_json_have_everything(log: MemoryLog) -> None:
+    first, second = [json.loads(one) for one in shown(log, "reads", "--json").splitlines()]
+
+    assert (first["plans"], first["is_committed"], first["reader"]) == (2, True, "q")
+    assert sum(one["rows"] for one in first["tasks"]) == 40
+    assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
+
+
+def test_the_splits_of_a_job_show_which_tasks_of_queries_had_them(log: MemoryLog) -> None:
+    found = [json.loads(one) for one in shown(log, "splits", "--json").splitlines()]
+
+    assert [one["split_id"] for one in found] == FILES
+    assert {one["rows"] for one in found} == {10}
+    assert {one["place"] for one in found} == {"finished"}
+    assert [one["attempt_number"] for one in found[0]["assignments"]] == [3, 4]
+    assert found[0]["finished_by"] == [0, 4]
+
+
+def test_no_split_of_a_query_is_skipped(log: MemoryLog) -> None:
+    end = log.high_watermark()
+    result = run(log, "skip", "--split", "a.csv")
+
+    assert result.exit_code == Exit.USAGE, result.output
+    assert log.high_watermark() == end
+
+
+def test_a_split_that_no_task_has_read_cannot_be_skipped_either() -> None:
+    log = ReadsJob(Outside(names=FILES)).job.log
+    result = run(log, "skip", "--split", "a.csv")
+
+    assert result.exit_code == Exit.USAGE, result.output
+    assert "its source is read by queries" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("history",),
+        ("attempts",),
+        ("checkpoints",),
+        ("state",),
+        ("state", "--at", "10"),
+        ("diff", "--from", "5", "--to", "12"),
+        ("verify",),
+        ("explain", "--split", "a.csv"),
+    ],
+)
+def test_every_command_reads_a_job_without_subtasks(log: MemoryLog, command: tuple[str]) -> None:
+    assert shown(log, *command)

@@ -1,0 +1,124 @@
+"""What a service for queries refuses before it starts anything."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from coordlog.errors import EnvironmentSetupError, OptionError, SourceError
+from coordlog.log.memory import MemoryLog
+from coordlog.schemas.reads import ReadsSeen
+from coordlog.schemas.source_events import RequestSplit
+from coordlog.spark_integration import FileSource
+from coordlog.spark_integration.dataframes import coordinated
+from coordlog.spark_integration.dataframes.reading import _Context, _merged
+from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
+from coordlog.spark_integration.token import Token
+from reads_job import no_reader
+
+
+class ConnectSession:
+    """Has none of the JVM's parts."""
+
+
+def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
+    log = MemoryLog("reads")
+    session = cast("Any", ConnectSession())
+    with pytest.raises(EnvironmentSetupError, match=r"with Spark Connect that is the server"):
+        coordinated(session, "reads", FileSource(tmp_path), log=log).start()
+    assert log.high_watermark() == 0, "nothing was appended"
+
+
+@pytest.mark.parametrize(
+    ("job_id", "options", "named"),
+    [
+        ("Not An Id", {}, "job_id"),
+        ("reads", {"partitions": 0}, "partitions"),
+        ("reads", {"splits_per_batch": 0}, "splits_per_batch"),
+        ("reads", {"bootstrap_servers": "here:9092"}, "bootstrap_servers"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(
+    tmp_path: Path, job_id: str, options: dict[str, Any], named: str
+) -> None:
+    session = cast("Any", ConnectSession())
+    with pytest.raises(OptionError) as refused:
+        coordinated(session, job_id, FileSource(tmp_path), log=MemoryLog("reads"), **options)
+    assert refused.value.option == named
+
+
+@pytest.mark.parametrize(
+    "options", [{"assignment": "static"}, {"on_error": "skip"}, {"schemas": "each"}]
+)
+def test_what_a_file_source_does_only_in_a_job_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="where queries read the source"):
+        FileSource("in/", **options).coordinated()
+
+
+def ticket(endpoint: str) -> Ticket:
+    return Ticket(
+        job_id="reads",
+        endpoint=endpoint,
+        token=Token.new(),
+        create_reader=no_reader,
+        schema_json="{}",
+        partitions=1,
+        splits_max=0,
+    )
+
+
+def test_a_ticket_travels_and_shows_no_secret() -> None:
+    made = ticket("ws://127.0.0.1:1")
+
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert made.token.text() not in repr(made)
+
+
+def test_a_service_that_is_gone_is_named_at_once() -> None:
+    with (
+        ServiceClient(ticket("ws://127.0.0.1:1")) as client,
+        pytest.raises(SourceError, match="its service does not answer"),
+    ):
+        client.ask(ReadsSeen(**_SEEN), ReadsSeen)
+
+
+_SEEN: dict[str, Any] = {
+    "history": "",
+    "end": 0,
+    "sequence": 0,
+    "first": 0,
+    "only_reader": "",
+    "is_listed": True,
+    "problem": "",
+}
+
+
+def test_batches_are_put_together_and_have_the_types_that_spark_takes() -> None:
+    given = pa.schema([("t", pa.timestamp("ms")), ("s", pa.large_string())])
+    wanted = pa.schema([("t", pa.timestamp("us")), ("s", pa.string())])
+    batch = pa.RecordBatch.from_pydict({"t": [1, None], "s": ["a", "b"]}, schema=given)
+
+    (made,) = _merged(iter([batch] * 3), wanted)
+
+    assert made.schema == wanted
+    assert made.num_rows == 6
+    assert made.column("s").to_pylist() == ["a", "b"] * 3
+
+
+def test_large_batches_are_not_held_back() -> None:
+    schema = pa.schema([("i", pa.int64())])
+    batch = pa.RecordBatch.from_pydict({"i": range(50_000)}, schema=schema)
+
+    assert [one.num_rows for one in _merged(iter([batch] * 3), schema)] == [100_000, 50_000]
+
+
+def test_a_reader_that_has_something_to_say_is_no_reader_for_queries() -> None:
+    context = _Context(job_id="reads", subtask=0, parallelism=1, attempt_number=0)
+    context.send_event(RequestSplit())
+
+    with pytest.raises(SourceError, match="sends ReadsSeen"):
+        context.send_event(ReadsSeen(**_SEEN))

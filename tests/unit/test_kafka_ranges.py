@@ -1,0 +1,136 @@
+"""Topics as ranges that end: what a look finds, how it is cut, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordlog.errors import SourceError, SourceUnavailableError
+from coordlog.limits import WATCH_REPORT_S
+from coordlog.schemas.source_events import Split
+from coordlog.spark_integration import KafkaSource
+from coordlog.spark_integration.kafka.cluster import Starting
+from coordlog.spark_integration.kafka.discovery import Discovery
+from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
+from kafka_fakes import FakeCluster
+
+
+class Looks:
+    """A watch on a cluster that is changed by hand, and what its looks have found so far."""
+
+    def __init__(self, *, interval_s: float | None = 1.0, starting: Starting = "earliest") -> None:
+        self.cluster = FakeCluster()
+        self.seconds = 0.0
+        self.known: list[Split] = []
+        self.interval_s, self.starting = interval_s, starting
+        self.begin()
+
+    def begin(self) -> None:
+        """A new service."""
+        self.watch = RangeWatch(
+            Discovery(
+                cluster=self.cluster,
+                topics=("t",),
+                pattern=None,
+                starting=self.starting,
+                is_bounded=True,
+            ),
+            split_offsets=10,
+            interval_s=self.interval_s,
+            clock=lambda: self.seconds,
+            wait=self.wait,
+        )
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds += seconds
+        return False
+
+    def look(self) -> list[str]:
+        found = self.watch.look(self.known)
+        assert found.is_complete is (self.interval_s is None)
+        self.known += found.splits
+        return [one.split_id for one in found.splits]
+
+
+def test_each_look_finds_what_has_come_since_and_new_partitions_from_their_beginning() -> None:
+    looks = Looks()
+    looks.cluster.put("t", 4, 7)
+    assert looks.look() == ["t/0@0..4", "t/1@0..7"]
+
+    looks.cluster.ranges["t", 1] = (0, 9)
+    looks.cluster.ranges["t", 2] = (0, 3)
+    assert looks.look() == ["t/2@0..3", "t/1@7..9"]
+
+
+def test_what_is_long_is_cut_and_goes_on_where_the_last_cut_ends() -> None:
+    looks = Looks()
+    looks.cluster.put("t", 25)
+    assert looks.look() == ["t/0@0..10", "t/0@10..20", "t/0@20..25"]
+    looks.known.pop()  # the driver ended before this page was in the log
+    looks.begin()
+
+    assert looks.look() == ["t/0@20..25"]
+    assert {lane_of(one) for one in looks.known} == {"t/0"}
+    assert [weight_of(one) for one in looks.known] == [2000, 2000, 1000]
+
+
+def test_starting_holds_for_the_first_look_of_a_history_alone() -> None:
+    looks = Looks(starting="latest")
+    looks.cluster.put("t", 5)
+    assert looks.look() == ["t/0@5..5"]
+    looks.cluster.ranges["t", 0] = (0, 6)
+    looks.cluster.ranges["t", 1] = (0, 2)
+    looks.begin()
+
+    assert looks.look() == ["t/1@0..2", "t/0@5..6"]
+
+
+def test_a_look_waits_for_something_to_come_but_not_for_ever() -> None:
+    looks = Looks()
+    looks.cluster.put("t", 1)
+    looks.look()
+
+    assert looks.look() == []
+    assert looks.seconds >= WATCH_REPORT_S
+
+
+def test_with_an_end_there_is_one_look() -> None:
+    looks = Looks(interval_s=None)
+    looks.cluster.put("t", 12)
+
+    assert looks.look() == ["t/0@0..10", "t/0@10..12"]
+    assert looks.seconds == 0
+
+
+def test_a_cluster_that_falls_silent_may_come_back_and_one_that_never_answered_is_an_error() -> (
+    None
+):
+    looks = Looks()
+    looks.cluster.is_silent = True
+    with pytest.raises(SourceError, match="no answer") as first:
+        looks.look()
+    assert not isinstance(first.value, SourceUnavailableError)
+
+    looks.cluster.is_silent = False
+    looks.cluster.put("t", 1)
+    looks.look()
+    looks.cluster.is_silent = True
+    with pytest.raises(SourceUnavailableError):
+        looks.look()
+
+
+def test_a_topic_that_was_made_again_is_refused() -> None:
+    looks = Looks()
+    looks.cluster.put("t", 3)
+    looks.look()
+    looks.cluster.put("t", 3, topic_id="id-2")
+
+    with pytest.raises(SourceError, match=r"deleted and made again"):
+        looks.look()
+
+
+def test_the_source_makes_it() -> None:
+    source = KafkaSource(["t"], bootstrap_servers="here:9092", bounded=False).coordinated()
+
+    assert source.is_unbounded
+    assert isinstance(source.open_watch(), RangeWatch)
+    assert source.schema_of(Split(split_id="", content=b"")).names[:2] == ["key", "value"]

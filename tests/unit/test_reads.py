@@ -1,0 +1,364 @@
+"""A source that queries read: what a read covers, and who is given which of its splits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.errors import RequestRefusedError, RestoreError
+from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT, SPLITS_PER_PARTITION_MAX
+from coordlog.projections.reads import READS
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.reads import LookAtReads
+from coordlog.schemas.record import Kind
+from coordlog.schemas.source_events import Split
+from coordlog.testing.by_hand import HandDrivenJob
+from reads_job import Outside, ReadsJob, Task, next_request, plan_request, unreachable
+from split_fakes import chain_of, listing
+
+FILES = [f"f{n}" for n in range(10)]
+
+
+def batch(names: list[str] | None = None, weights: dict[str, int] | None = None) -> ReadsJob:
+    """A source with an end, listed."""
+    return ReadsJob(Outside(names=list(FILES if names is None else names), weights=weights or {}))
+
+
+def refusal(reads: ReadsJob, request: Payload) -> str:
+    with pytest.raises(RequestRefusedError) as refused:
+        reads.asked(request).answer()
+    return str(refused.value)
+
+
+# --- giving ---------------------------------------------------------------------------------------
+def test_the_tasks_of_a_read_share_its_splits_each_split_once() -> None:
+    reads = batch()
+    read = reads.plan(partitions=3)
+    tasks = [reads.task(read, number) for number in range(3)]
+
+    while not all(one.is_over for one in tasks):
+        for one in tasks:
+            if not one.is_over:
+                one.step()
+
+    assert sorted(name for one in tasks for name in one.had) == FILES
+    assert min(len(one.had) for one in tasks) >= 2, "nobody has been left out"
+
+
+def test_a_slow_task_gets_fewer_splits() -> None:
+    reads = batch()
+    read = reads.plan()
+    slow, fast = reads.task(read, 0), reads.task(read, 1)
+
+    slow.step()
+    fast.run()
+
+    assert len(slow.had) == 1
+    assert sorted(slow.had + fast.had) == FILES
+
+
+def test_a_task_that_is_tried_again_reads_its_splits_again_and_goes_on() -> None:
+    reads = batch()
+    read = reads.plan()
+    first, other = reads.task(read, 0), reads.task(read, 1)
+    first.step()
+    first.step()
+    other.step()
+
+    again = reads.task(read, 0)
+    again.run()
+    other.run()
+
+    assert again.had[: len(first.had)] == first.had
+    assert sorted(again.had + other.had) == FILES
+
+
+def test_a_completed_task_that_runs_again_gets_exactly_what_it_had() -> None:
+    reads = batch()
+    read = reads.plan()
+    had = [Task(reads, read.read_id, number).run() for number in (0, 1)]
+
+    assert [reads.task(read, number).run() for number in (1, 0)] == had[::-1]
+
+
+def test_two_live_tasks_of_one_partition_read_the_same() -> None:
+    """A speculative copy: neither is fenced off, whichever of them Spark keeps."""
+    reads = batch()
+    read = reads.plan()
+    one, copy = reads.task(read, 0), reads.task(read, 0)
+
+    while not (one.is_over and copy.is_over):
+        one.step()
+        copy.step()
+
+    assert one.had == copy.had
+    assert sorted(one.had + reads.task(read, 1).run()) == FILES
+
+
+def test_a_question_that_is_asked_again_has_the_same_answer() -> None:
+    reads = batch()
+    read = reads.plan()
+    request = next_request(read.read_id, 0, 0)
+
+    assert reads.asked(request).answer().response == reads.asked(request).answer().response
+    assert reads.state.reads["r"].given_count == 1
+
+
+def test_the_heaviest_come_first_and_alone_small_ones_together() -> None:
+    heavy = {"f3": 2 * SPLITS_AT_ONCE_WEIGHT, "f7": 3 * SPLITS_AT_ONCE_WEIGHT}
+    names = [*FILES, *(f"small{n:04}" for n in range(2000))]
+    reads = batch(names, {**dict.fromkeys(names, 10), **heavy})
+    task = reads.task(reads.plan(partitions=1), 0)
+
+    assert task.step() == ["f7"]
+    assert task.step() == ["f3"]
+    assert len(task.step()) == SPLITS_AT_ONCE_MAX
+
+
+def test_the_end_is_shared_finely() -> None:
+    reads = batch([f"n{n:03}" for n in range(160)])
+    task = reads.task(reads.plan(partitions=2), 0)
+
+    sizes: list[int] = []
+    while not task.is_over:
+        sizes.append(len(task.step()))
+
+    assert all(later <= earlier for earlier, later in pairwise(sizes))
+    assert sizes[0] == 160 // (2 * 4)
+    assert sizes[-9:] == [1] * 8 + [0]
+
+
+def test_a_task_is_given_no_more_than_its_share_of_a_large_read() -> None:
+    count = 2 * SPLITS_PER_PARTITION_MAX + 1
+    reads = batch([f"n{n:05}" for n in range(count)])
+    read = reads.plan(partitions=2)
+
+    assert read.partitions == 3
+    had = [reads.task(read, number).run() for number in range(3)]
+    assert [len(one) for one in had] == [SPLITS_PER_PARTITION_MAX, SPLITS_PER_PARTITION_MAX, 1]
+    assert len({name for one in had for name in one}) == count
+
+
+def test_the_answer_is_in_the_log_before_a_task_has_it() -> None:
+    reads = batch()
+    read = reads.plan()
+    reads.job.is_held = True
+    asked = reads.asked(next_request(read.read_id, 0, 0))
+
+    assert asked.is_open
+    reads.job.release()
+    assert not asked.is_open
+
+
+@pytest.mark.parametrize(
+    ("read_id", "partition", "position", "said"),
+    [
+        ("other", 0, 0, "read other is over"),
+        ("r", 2, 0, "has 2 partitions; partition 2"),
+        ("r", -1, 0, "has 2 partitions; partition -1"),
+        ("r", 0, 1, "has been given 0 splits, and position 1"),
+    ],
+)
+def test_what_is_no_question_of_a_read_is_refused(
+    read_id: str, partition: int, position: int, said: str
+) -> None:
+    reads = batch()
+    reads.plan()
+
+    assert said in refusal(reads, next_request(read_id, partition, position))
+
+
+# --- planning -------------------------------------------------------------------------------------
+def test_a_read_has_no_more_partitions_than_splits() -> None:
+    assert batch().plan(partitions=64).partitions == len(FILES)
+    assert batch([]).plan().partitions == 0
+
+
+def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partitions() -> None:
+    """By a planner that died meanwhile, after the whole driver died: the log has all of it."""
+    before = batch()
+    read = before.plan_batch(0, 10)
+    done, half = before.task(read, 0), before.task(read, 1)
+    half.step()
+    done.run()
+    before.job.crash()
+
+    after = ReadsJob(Outside(names=[*FILES, "new"]), log=before.job.log)
+
+    assert after.state.found == 11
+    assert after.plan_batch(0, 10, partitions=5) == read
+    assert after.task(read, 0).run() == done.had
+    assert after.task(read, 1).run() == half.had
+    assert sorted(done.had + half.had) == FILES
+
+
+def test_batch_reads_are_over_with_the_service_that_planned_them() -> None:
+    before = batch()
+    before.plan()
+    before.job.crash()
+
+    after = ReadsJob(Outside(names=FILES), log=before.job.log)
+
+    assert "load the DataFrame again" in refusal(after, next_request("r", 0, 0))
+    assert sorted(after.task(after.plan("other", partitions=1), 0).run()) == FILES
+
+
+def test_old_batch_reads_are_forgotten() -> None:
+    reads = batch(["f"])
+    for number in range(1_001):
+        reads.plan(f"r{number}")
+
+    assert "r0" not in reads.state.reads
+    assert len(reads.state.reads) == len(reads.state.batch_reads) == 1_000
+
+
+def test_a_position_of_another_history_is_refused() -> None:
+    stranger, reads = batch(), batch()
+    request = plan_request("q:0-10", end=10)
+    other = type(request)(**{**vars(request), "reader": "q", "history": stranger.state.history})
+
+    said = refusal(reads, other)
+
+    assert stranger.state.history in said
+    assert reads.state.history in said
+
+
+def test_a_position_that_has_not_been_found_is_refused() -> None:
+    reads = batch()
+
+    with pytest.raises(RequestRefusedError, match=r"splits 0 to 11 were asked for.* has 0 to 10"):
+        reads.plan_batch(0, 11)
+
+
+def test_the_log_of_another_kind_of_job_is_refused() -> None:
+    job = HandDrivenJob(
+        chain_of(SplitCoordinatorProvider("source", discover=listing("a"))), is_batch=True
+    )
+    job.crash()
+    with pytest.raises(RestoreError, match="job"):
+        ReadsJob(Outside(names=FILES), log=job.log)
+
+    reads = batch()
+    reads.job.crash()
+    with pytest.raises(RestoreError, match="job"):
+        HandDrivenJob(
+            chain_of(SplitCoordinatorProvider("source", discover=listing("a"))),
+            is_batch=True,
+            log=reads.job.log,
+        )
+
+
+# --- finding --------------------------------------------------------------------------------------
+def test_what_comes_later_is_found_and_numbered_on() -> None:
+    reads = ReadsJob(Outside(is_complete=False))
+    reads.find("a", "b")
+    first = reads.look()
+    reads.find("c")
+    second = reads.look()
+
+    assert (first.end, second.end) == (2, 3)
+    assert 0 <= first.sequence < second.sequence
+    assert [one.split.split_id for _, one in sorted(reads.state.splits.items())] == list("abc")
+
+
+def test_a_look_is_answered_and_not_recorded() -> None:
+    reads = batch()
+    before = reads.job.log.high_watermark()
+
+    assert reads.look().end == len(FILES)
+    assert reads.job.log.high_watermark() == before
+
+
+def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
+    reads = ReadsJob(Outside(is_complete=False))
+    reads.job.is_held = True
+    reads.find("a")
+    look = LookAtReads(reader="", after=-1, splits_max=0)
+    asked = reads.asked(look)
+
+    assert reads.state.found == 1
+    assert asked.is_open
+    reads.job.release()
+    assert not asked.is_open
+
+
+def test_batches_are_as_large_as_they_may_be() -> None:
+    reads = batch()
+
+    assert reads.look(after=0, splits_max=4).end == 4
+    assert reads.look(after=8, splits_max=4).end == 10
+    reads.plan_batch(0, 4)
+    assert reads.look("q", splits_max=4).end == 8, "where it does not know, after the newest batch"
+    assert reads.look(splits_max=4).end == 8, "nor its name: there is one stream only"
+    assert reads.look().only_reader == "q"
+    reads.plan_batch(0, 4, reader="p")
+    assert reads.look().only_reader == ""
+    assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
+
+
+def test_a_source_that_cannot_be_listed_is_told_to_queries_and_ends_nothing() -> None:
+    outside = Outside(names=FILES, error=unreachable())
+    reads = ReadsJob(outside)
+
+    assert "access denied" in refusal(reads, plan_request())
+    assert "access denied" in reads.look().problem
+    assert not reads.job.history(Kind.GLOBAL_FAILURE)
+    reads.job.crash()
+    outside.error = None
+    assert ReadsJob(outside, log=reads.job.log).plan().end == len(FILES)
+
+
+# --- settling -------------------------------------------------------------------------------------
+def test_what_a_stream_has_committed_is_forgotten_and_the_rest_is_not() -> None:
+    reads = batch()
+    for start, end in ((0, 4), (4, 10)):
+        reads.task(reads.plan_batch(start, end), 0).run()
+    reads.plan_batch(0, 4, reader="other")
+
+    reads.commit(4)
+
+    assert sorted(reads.state.reads) == ["other:0-4", "q:4-10"]
+    assert (reads.state.readers["q"].committed, reads.state.readers["q"].planned) == (4, 10)
+
+
+def lane(split: Split) -> str:
+    return split.split_id.partition("@")[0]
+
+
+def test_splits_that_later_ones_stand_for_are_forgotten_once_all_streams_have_read_them() -> None:
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    reads.find("p0@0", "p1@0")
+    reads.plan_batch(0, 2)
+    reads.plan_batch(0, 2, reader="other")
+    reads.find("p0@5")
+    reads.plan_batch(2, 3)
+
+    reads.commit(2)
+    assert reads.state.first == 0, "the other stream has not"
+    reads.commit(2, reader="other")
+
+    assert reads.state.first == 2
+    assert {one.split.split_id for one in reads.state.splits.values()} == {"p1@0", "p0@5"}
+    assert "are forgotten" in refusal(reads, plan_request())
+    with pytest.raises(RequestRefusedError, match=r"splits 0 to 3 .* has 2 to 3"):
+        reads.plan_batch(0, 3, reader="late")
+
+
+def test_a_stream_that_goes_on_under_another_name_holds_nothing_under_its_old_one() -> None:
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    reads.find("p0@0")
+    reads.plan_batch(0, 1, reader="before")
+    reads.find("p0@5")
+    reads.plan_batch(1, 2, reader="after", follows="before")
+
+    assert sorted(reads.state.readers) == ["after"]
+
+
+def test_its_state_survives_a_snapshot() -> None:
+    reads = batch()
+    reads.task(reads.plan_batch(0, 10), 0).step()
+    assert READS.codec is not None
+
+    assert READS.codec.decode(READS.codec.encode(reads.state)) == reads.state
