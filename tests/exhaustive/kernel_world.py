@@ -88,7 +88,7 @@ class State(NamedTuple):
     settling: tuple[int, ...]
     """The sequences of intents that a sink has in hand."""
     committed: tuple[tuple[int, ...], ...]
-    """The rows that the outside world sees, by subtask, sorted: intents are settled in any order."""
+    """The rows that the outside world sees, by subtask, sorted: those of one checkpoint are settled in any order."""
     budget: Budget
     is_stage_on: bool = False
     """Tasks run, and those that fail are started again. Off from a failure of the job to its reset."""
@@ -423,6 +423,8 @@ class KernelWorld:
         faults = faults_of(job)
         if faults:
             return f"state: {faults[0]}"
+        if (early := self._settled_too_early(state)) is not None:
+            return early
         if job.phase not in _QUIET:
             return None
         is_told = due(job) is None
@@ -432,6 +434,15 @@ class KernelWorld:
             bad = bad or self._rows_fault(state, subtask)
             if bad is not None:
                 return bad
+        return None
+
+    def _settled_too_early(self, state: State) -> str | None:
+        """A sink has an intent in hand while one of an earlier checkpoint has no outcome (clause H3)."""
+        intents = state.job.intents
+        first = min((one.checkpoint_id for _, one in sorted_items(intents)), default=None)
+        for sequence in state.settling:
+            if sequence in intents and intents[sequence].checkpoint_id != first:
+                return f"order: intent {sequence} is settled before those of checkpoint {first}"
         return None
 
     def _seen_by(self, state: State, subtask: int) -> tuple[Kept, list[int], list[int]]:

@@ -15,7 +15,7 @@ import pytest
 from coordlog.kernel import attempts, checkpoints, settling
 from coordlog.kernel.building import StepBuilder
 from coordlog.kernel.inputs import AttemptRegistered
-from coordlog.kernel.outputs import AcceptAttempt
+from coordlog.kernel.outputs import AcceptAttempt, Settle
 from coordlog.log import protocol
 from coordlog.log.protocol import DriverState
 from coordlog.projections import checkpoint_records, job
@@ -29,6 +29,7 @@ from coordlog.projections.state import (
     PendingCheckpoint,
     UpEvent,
     sorted_items,
+    sorted_values,
 )
 from coordlog.schemas import counting
 from coordlog.schemas.builtin import AttemptSnapshot
@@ -333,6 +334,13 @@ def _without_settling_again(patch: Patch) -> None:
     patch.setattr(settling, "settle_open", lambda _step: None)
 
 
+def _without_order_of_commits(patch: Patch) -> None:
+    def double(state: JobState) -> list[Settle]:
+        return [settling._settle(one) for one in sorted_values(state.intents)]
+
+    patch.setattr(settling, "to_settle", double)
+
+
 def _without_telling_again(patch: Patch) -> None:
     real = checkpoint_records.reset_to_checkpoint
 
@@ -434,6 +442,11 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = {
         drop=_without_settling_again,
         world=_kernel(Budget(rows=1, checkpoints=1, take_overs=1)),
         breaks=("go on",),
+    ),
+    "intents are settled in the order of their checkpoints": Rule(
+        drop=_without_order_of_commits,
+        world=_kernel(Budget(rows=2, checkpoints=2)),
+        breaks=("order",),
     ),
     "after a reset coordinators hear of the completion again": Rule(
         drop=_without_telling_again,
