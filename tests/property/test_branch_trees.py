@@ -158,7 +158,8 @@ class World:
             assert not is_right, f"refused at {place} from {number}"
             assert log.high_watermark() == end
             self.refused += 1
-            return self.start()
+            self.start()
+            return
         assert is_right, f"taken at {place} from {number}"
         self.went_back += number not in (None, self.last)
         self.set_aside += number is not None and any(
@@ -170,7 +171,6 @@ class World:
         self.attempt = job.register(0)
         states = [one.state for one in self.attempt.accepted.states]
         assert states == ([b"%d" % self.made[self.last].end_row] if self.last != -1 else [])
-        return None
 
     def check(self) -> None:
         for place, sink in self.sinks.items():

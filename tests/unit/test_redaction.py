@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from coordlog import snapshots
 from coordlog.adopting import copy_history
+from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.main import main
 from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
@@ -32,7 +33,7 @@ from coordlog.projections.snapshots import SNAPSHOT_TYPE, snapshot_in
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import EventSkipped, JobSnapshot, SkipEvent
+from coordlog.schemas.builtin import EventSkipped, JobSnapshot, KeepCheckpoint, SkipEvent
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -40,7 +41,7 @@ from coordlog.schemas.stored import address_in, addresses_among
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
-from kernel_fakes import Down, NotingProvider, Up, chain_of, inside
+from kernel_fakes import Down, FakeSink, NotingProvider, Up, chain_of, inside
 from one_log import OneLog
 from payload_samples import Colour, Inner, Outer
 from sweep_runs import RUNS
@@ -285,6 +286,47 @@ def test_an_adoption_that_holds_holds_when_it_is_redacted() -> None:
     made, _ = redacted(log.records)
 
     assert verify(made).faults == []
+
+
+@pytest.mark.slow
+def test_branches_and_where_a_job_has_begun_stay_what_they_were() -> None:
+    """Destinations of checkpoints that are kept, and of the job that another one has begun from, are state too."""
+
+    def started(place: str, log: MemoryLog | None, job_id: str, number: int | None) -> MemoryLog:
+        provider = NotingProvider(sink=FakeSink())
+        provider.destination = place
+        job = HandDrivenJob(
+            chain_of(provider),
+            log=log,
+            job_id=job_id,
+            from_checkpoint=number,
+            options=RuntimeOptions(snapshot_every=3),
+        )
+        attempt = job.register(0)
+        for _ in range(3):
+            checkpoint_id = job.trigger()
+            assert checkpoint_id is not None
+            attempt.ack_checkpoint(checkpoint_id, committables=[("source", b"rows")])
+        job.ask("", KeepCheckpoint(name=f"kept-at-{checkpoint_id}")).answer()
+        job.crash()
+        return job.log
+
+    old = started("/data/secret/a", None, "job", None)
+    log = MemoryLog("trial")
+    begin_from(old, log, find_beginning(old, "job", "2"), job_id="trial")
+    started("/data/secret/b", log, "trial", None)
+    started("/data/secret/c", log, "trial", 4)
+    was = read_records(log).state
+    assert (len(was.begun_places), len(was.abandoned), len(was.kept)) == (1, 1, 2)
+    made, redaction = redacted(log.records)
+
+    assert verify(log.records).faults == []
+    assert verify(made).faults == []
+    assert sum(is_snapshot(one) for one in made) > 3
+    for at in range(0, len(made), 5):
+        now = moment(made, offset=at).state
+        assert now == redaction.state(moment(log.records, offset=at).state)
+    assert not any(b"secret" in (one.value or b"") for one in made if not is_snapshot(one))
 
 
 @pytest.mark.parametrize("is_skipped", [False, True])
