@@ -126,7 +126,7 @@ def weather_of(seed: int) -> Weather:
         interval_s=chance.choice((0.006, 0.012, 0.025)),
         checkpoint_timeout_s=chance.choice((0.03, 0.25)),
         ack_timeout_s=chance.choice((0.1, 0.4)),
-        snapshot_every=chance.choice((None, 1, 5, 20, 60)),
+        snapshot_every=chance.choice((None, None, 1, 5, 20, 60)),
     )
     if weather.rescales and chance.random() < 0.5:  # noqa: PLR2004
         # Drivers that die behind a checkpoint, which the next one's subtasks are restored from.
