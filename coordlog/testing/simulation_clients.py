@@ -120,7 +120,6 @@ class Client:
             self._asks.appendleft(chance.choice((SOURCE, NOBODY)))
         self.heard: list[str] = []
         """What came of each of its questions."""
-        self.question: Question | None = None
         around.agenda.later(_FIRST, self._ask)
 
     def asks_again(self) -> None:
@@ -136,8 +135,7 @@ class Client:
         if counter is None:
             self.asks_again()
             return
-        self.question = Question(self, counter.epoch)
-        counter.come(self.question, self._asks[0])
+        counter.come(Question(self, counter.epoch), self._asks[0])
 
     def hears(self, effect: AnswerRequest) -> None:
         """What a client in Python would see, and whether it may be that."""
