@@ -13,9 +13,12 @@ from random import Random
 
 from coordlog.errors import CoordlogError, OptionError, RestoreError
 from coordlog.log.port import UnstoredRecord
+from coordlog.projections.audit import audit_records
+from coordlog.projections.split_audit import splits
 from coordlog.projections.splits import Assigned, Finished, SplitsState
 from coordlog.projections.state import JobState, Phase
 from coordlog.restore import Rebuild, projection_of
+from coordlog.schemas.builtin import SkipSplit
 from coordlog.schemas.counting import counted_turns
 from coordlog.schemas.record import Kind
 
@@ -24,7 +27,7 @@ from .simulation_clients import Client, Counter
 from .simulation_driver import SimulatedDriver
 from .simulation_job import SOURCE, Book, Desk, JobSize, Published, chain_of, lanes_of
 from .simulation_log import Key, SimulatedLog
-from .simulation_orders import TALK, TILL, order_problems
+from .simulation_orders import TALK, TILL, Order, order_problems
 
 __all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
 
@@ -32,6 +35,8 @@ _STUCK_EVENTS = 20_000
 _AFTERMATH_EVENTS = 40
 _SHORT_EVENTS = 40
 _SHORT_SIZE = JobSize(parallelism=1, splits=1, rows=1, down=1, up=1)
+_WRONG = 0.15
+"""Of the orders, so many are wrong."""
 _DRIVERS_MAX = 3
 """At once."""
 
@@ -74,6 +79,8 @@ class Outcome:
     """What came of each request, client by client."""
     rescaled: int
     """Resets to a checkpoint of another parallelism."""
+    skipped: int
+    """Splits that were skipped."""
 
 
 def size_of(seed: int) -> JobSize:
@@ -89,6 +96,8 @@ def size_of(seed: int) -> JobSize:
         down=chance.randint(1, most) if is_talking else 0,
         up=chance.randint(1, most) if is_talking else 0,
         orders=chance.choice((0, 0, 1, 2, 4)),
+        skips=chance.choice((0, 0, 0, 1)),
+        bad=chance.choice((0, 0, 0, 1)),
     )
 
 
@@ -126,7 +135,7 @@ def weather_of(seed: int) -> Weather:
         interval_s=chance.choice((0.006, 0.012, 0.025)),
         checkpoint_timeout_s=chance.choice((0.03, 0.25)),
         ack_timeout_s=chance.choice((0.1, 0.4)),
-        snapshot_every=chance.choice((None, 1, 5, 20, 60)),
+        snapshot_every=chance.choice((None, None, 1, 5, 20, 60)),
     )
     if weather.rescales and chance.random() < 0.5:  # noqa: PLR2004
         # Drivers that die behind a checkpoint, which the next one's subtasks are restored from.
@@ -198,7 +207,12 @@ class Simulation:
         ]
         self._fault_rate = sum(rate for _, rate, _ in self._faults)
         taker = TALK if self.size.talks else TILL
-        self.clients = [Client(self, number, taker) for number in range(self.size.orders)]
+        wishes: list[Order | SkipSplit] = [
+            Order(number=number, is_wrong=self.agenda.happens(_WRONG))
+            for number in range(self.size.orders)
+        ]
+        wishes += [SkipSplit(split_id=str(n), why="by chance") for n in range(self.size.skips)]
+        self.clients = [Client(self, wish, taker) for wish in wishes]
 
     # --- the run ------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
@@ -236,6 +250,7 @@ class Simulation:
                 one.kind is Kind.RESET_TO_CHECKPOINT and "parallelism_was" in one.attributes
                 for one in self.log.counted
             ),
+            skipped=len(state.skipped_splits),
         )
 
     def _run(self) -> None:
@@ -440,15 +455,32 @@ class Simulation:
             is_whole = runtime is not None and not runtime.unreleased_turns
             if is_last and is_whole and driver.state != state:
                 self._fail(f"the fold of the log is not the live state of {driver.driver_id}")
-        if state.pending or state.intents or state.granted or state.live_count:
+        if state.pending or state.intents or any(state.granted.values()) or state.live_count:
             self._fail(f"something is left: {state.pending} {state.intents} {state.granted}")
-        rows = sorted(int(n) for one in self.book.published.values() for n in one.split())
-        expected = list(range(self.size.splits * self.size.rows))
-        if rows != expected:
-            self._fail(f"the rows {rows} were published, not each of {len(expected)} once")
+        self._validate_rows(state)
         if self.size.talks:
             self._validate_talk(state)
         return state
+
+    def _validate_rows(self, state: JobState) -> None:
+        """Each row is published once; of a split that was skipped the first ones, as many as the audit says."""
+        rows = sorted(int(n) for one in self.book.published.values() for n in one.split())
+        of_each = self.size.rows
+        expected: list[int] = []
+        audited: dict[str, int | None] = {}
+        if state.skipped_splits:
+            counted = (one.record for one in audit_records(self.log.stored) if one.counts)
+            audited = {one.split_id: one.rows for one in splits(filter(None, counted))}
+        for split in range(self.size.splits):
+            skipped = state.skipped_splits.get((SOURCE, str(split)))
+            if skipped is None and split >= self.size.splits - self.size.bad:
+                self._fail(f"split {split} cannot be read, and is not skipped")
+            count = of_each if skipped is None else audited[str(split)]
+            if count is None:
+                count = sum(n // of_each == split for n in rows)
+            expected += range(split * of_each, split * of_each + count)
+        if rows != expected:
+            self._fail(f"the rows {rows} were published, not {expected}, each once")
 
     def _validate_counted(self) -> None:
         """What the book-keeper has let count, record by record, is what a reader of the whole log sees."""

@@ -17,7 +17,8 @@ from coordlog.errors import (
 from coordlog.kernel.inputs import RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.requests import Requests, answer_of, encoded_request
-from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.builtin import SkipRecorded, SkipSplit
+from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind
 
 from .simulation_agenda import Agenda, Span, Weather
@@ -29,7 +30,7 @@ __all__ = ["Client", "ClientSurroundings", "Counter", "Question"]
 
 _FIRST: Span = (0.005, 0.15)
 _AGAIN: Span = (0.002, 0.03)
-NOBODY = "nobody"
+NOBODY, DRIVER = "nobody", ""
 
 
 class ClientSurroundings(Protocol):
@@ -100,18 +101,25 @@ class Question:
 
 
 class Client:
-    """Wants one order taken. By chance it asks the wrong operator first, or asks once more than it must."""
+    """Wants one thing. By chance it asks the wrong operator first, or asks once more than it must.
 
-    def __init__(self, around: ClientSurroundings, number: int, operator_id: str) -> None:
-        self.around, self._taker = around, operator_id
+    Args:
+        around: The simulation.
+        order: What it wants: an order taken, or a split skipped, which the driver itself does.
+        operator_id: Who takes orders.
+    """
+
+    def __init__(
+        self, around: ClientSurroundings, order: Order | SkipSplit, operator_id: str
+    ) -> None:
+        self.around, self.order = around, order
+        self._taker = operator_id if isinstance(order, Order) else DRIVER
         chance = around.agenda.chance
-        self.order = Order(number=number, is_wrong=chance.random() < 0.15)  # noqa: PLR2004
-        self._asks = deque([operator_id] * chance.choice((1, 1, 2)))
-        if chance.random() < 0.2:  # noqa: PLR2004
+        self._asks = deque([self._taker] * chance.choice((1, 1, 2)))
+        if isinstance(order, Order) and chance.random() < 0.2:  # noqa: PLR2004
             self._asks.appendleft(chance.choice((SOURCE, NOBODY)))
         self.heard: list[str] = []
         """What came of each of its questions."""
-        self.question: Question | None = None
         around.agenda.later(_FIRST, self._ask)
 
     def asks_again(self) -> None:
@@ -127,8 +135,7 @@ class Client:
         if counter is None:
             self.asks_again()
             return
-        self.question = Question(self, counter.epoch)
-        counter.come(self.question, self._asks[0])
+        counter.come(Question(self, counter.epoch), self._asks[0])
 
     def hears(self, effect: AnswerRequest) -> None:
         """What a client in Python would see, and whether it may be that."""
@@ -142,18 +149,27 @@ class Client:
             self.asks_again()
             return
         except RequestRefusedError:
-            fits = asked == self._taker and self.order.is_wrong
+            fits = asked == self._taker and self._may_be_refused
         except NotRequestHandlerError:
             fits = asked == SOURCE
         except NoSuchOperatorError:
             fits = asked == NOBODY
         else:
-            said = answer.response
-            fits = asked == self._taker and not self.order.is_wrong
-            fits = fits and isinstance(said, Taken) and said.number == self.order.number
+            fits = asked == self._taker and self._is_answer(answer.response)
         look(fits, f"{self.order} asked of {asked!r} was told {effect}")
         self._asks.popleft()
         self.asks_again()
+
+    @property
+    def _may_be_refused(self) -> bool:
+        # A split has been read, or a job has ended, at some place of the log that only the driver knows.
+        return isinstance(self.order, SkipSplit) or self.order.is_wrong
+
+    def _is_answer(self, said: Payload) -> bool:
+        if isinstance(self.order, SkipSplit):
+            return isinstance(said, SkipRecorded)
+        is_its = isinstance(said, Taken) and said.number == self.order.number
+        return is_its and not self.order.is_wrong
 
 
 class Counter:

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: payloads are declared below.
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
@@ -30,6 +30,7 @@ from coordlog.subtask import (
     OperatorContext,
     Poll,
     PollStatus,
+    SkippedSplit,
     Snapshot,
     SourceReader,
 )
@@ -81,6 +82,10 @@ class JobSize:
     """Numbers up each lane."""
     orders: int = 0
     """Of clients, each of another one."""
+    skips: int = 0
+    """Splits that a client wants skipped, the first ones."""
+    bad: int = 0
+    """Splits that cannot be read beyond their first row, the last ones: readers give them up."""
 
     @property
     def talks(self) -> bool:
@@ -297,6 +302,12 @@ class Reader(SourceReader):
         if state is not None:
             self.holds, self.is_asking = json.loads(state)
 
+    def skip_splits(self, split_ids: Collection[str]) -> Sequence[SkippedSplit]:
+        """Let go of these."""
+        gone = [one for one in self.holds if str(one[0]) in split_ids]
+        self.holds = [one for one in self.holds if one not in gone]
+        return [SkippedSplit(split_id=str(s), rows=read, reason="skipped") for s, read in gone]
+
     def start(self) -> None:
         """Ask."""
         self._ask()
@@ -323,6 +334,11 @@ class Reader(SourceReader):
             talk.tell()
         if self.holds:
             split, read = self.holds[0]
+            if read and split >= self.size.splits - self.size.bad:
+                self.holds.pop(0)
+                self._ask()
+                gone = SkippedSplit(split_id=str(split), rows=read, reason="it is bad")
+                return Poll(status=PollStatus.SPLIT_SKIPPED, skipped=gone)
             if read < self.size.rows:
                 self.holds[0][1] += 1
                 return Poll(status=PollStatus.BATCH, batch=_row(split * self.size.rows + read))

@@ -8,11 +8,25 @@ from typing import NoReturn
 from coordlog.log.port import LogIdentity, StoredRecord, UnstoredRecord
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Verdict, count
+from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["SimulatedLog"]
 
 Key = tuple[Kind, int, int | None, int | None, int | None]
+
+
+class _Stored(StoredRecord):
+    """A record whose header is decoded once: in a simulation each is read again and again."""
+
+    @property
+    def header(self) -> Header | None:
+        """As in the port."""
+        known = self.__dict__
+        if "decoded" not in known:
+            known["decoded"] = decode_header(self.header_bytes)
+        header: Header | None = known["decoded"]
+        return header
 
 
 class SimulatedLog:
@@ -59,7 +73,7 @@ class SimulatedLog:
     def store(self, record: UnstoredRecord) -> int:
         """One record arrives; its offset."""
         offset = len(self.stored)
-        stored = StoredRecord(
+        stored = _Stored(
             offset=offset,
             key=record.key,
             value=record.value,

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: payloads are declared below.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from coordlog.errors import RequestRefusedError
 from coordlog.kernel.inputs import RequestOutcome
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.state_codec import DerivedCodec
+from coordlog.schemas.builtin import SplitSkipped
 from coordlog.schemas.payload import (
     Payload,
     PayloadTypes,
@@ -25,6 +26,7 @@ from coordlog.schemas.payload import (
     response,
 )
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_events import AddSplits
 from coordlog.subtask import Operator
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
 ]
 
 TALK, TILL = "talk", "till"
+_SKIPPED: Final = payload_type_of(SplitSkipped).key
+_ADD_SPLITS: Final = payload_type_of(AddSplits).key
 
 
 @request("simulation.order", version=1)
@@ -146,11 +150,13 @@ def order_problems(counted: Iterable[Record], types: PayloadTypes) -> Iterator[s
 
     A simple reader of its own, which knows nothing of the fold: each request has one answer, in its
     turn; an order is taken once, stays so until the job goes back to a cut before it, and is not
-    taken again by itself after that.
+    taken again by itself after that; a split that is skipped is assigned no more, whatever the job
+    goes back to.
     """
     asked: dict[int, Record] = {}
     taken: list[int] = []
     cuts: dict[int, list[int]] = {}
+    skipped: set[str] = set()
     for record in counted:
         match record.kind:
             case Kind.REQUEST:
@@ -161,6 +167,14 @@ def order_problems(counted: Iterable[Record], types: PayloadTypes) -> Iterator[s
                     yield f"record {record.sequence} answers {record.cause}, which waits for no answer"
                 elif record.attributes["outcome"] == RequestOutcome.ANSWERED.value:
                     yield from _answer_problems(request, record, types, taken)
+            case Kind.FACT if record.payload_type == _SKIPPED:
+                skipped.add(_skipped_in(record, types))
+            case Kind.EVENT_TO_SUBTASK if record.payload_type == _ADD_SPLITS:
+                given = types.decode(record.payload_type, record.payload)
+                assert isinstance(given, AddSplits)
+                again = sorted(skipped & {one.split_id for one in given.splits})
+                if again:
+                    yield f"record {record.sequence} assigns the splits {again}, which are skipped"
             case Kind.COORDINATOR_CHECKPOINTED if record.operator_id == taken_by(types):
                 cuts[record.checkpoint_id or 0] = list(taken)
             case Kind.RESET_TO_CHECKPOINT:
@@ -174,6 +188,12 @@ def order_problems(counted: Iterable[Record], types: PayloadTypes) -> Iterator[s
             asked.clear()
 
 
+def _skipped_in(record: Record, types: PayloadTypes) -> str:
+    fact = types.decode(record.payload_type, record.payload)
+    assert isinstance(fact, SplitSkipped)
+    return fact.split_id
+
+
 def taken_by(types: PayloadTypes) -> str:
     """Who takes this job's orders: a chain has one such operator."""
     return TILL if payload_type_of(OrderTaken).key in types else TALK
@@ -184,7 +204,8 @@ def _answer_problems(
 ) -> Iterator[str]:
     order = types.decode(request.payload_type, request.payload)
     answer = types.decode(response.payload_type, response.payload)
-    assert isinstance(order, Order)
+    if not isinstance(order, Order):
+        return
     assert isinstance(answer, Taken)
     if order.number not in taken:
         taken.append(order.number)
