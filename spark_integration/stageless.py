@@ -1,0 +1,111 @@
+"""A driver without subtasks: its coordinators answer requests and commit, and no Spark stage runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from coordlog.chain import Chain, SourceSpec
+from coordlog.coordinator import CoordinatorProvider
+from coordlog.errors import UsageError
+from coordlog.mailbox import Mailbox
+from coordlog.outside import Connections, Stage
+from coordlog.projections.state import JobState
+from coordlog.subtask import SourceReader
+
+from .endpoint import Endpoint, probe_driver
+from .stage import endpoint_host
+from .token import Token, find_token, forget_token, write_token
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["StagelessSurroundings", "stageless_chain"]
+
+
+def stageless_chain(provider: CoordinatorProvider) -> Chain:
+    """A chain of one link that no subtask runs: a job of parallelism 0 with this coordinator."""
+    return Chain(
+        source=SourceSpec(
+            operator_id=provider.operator_id, create_reader=_no_reader, coordinator=provider
+        ),
+        operators=(),
+    )
+
+
+def _no_reader() -> SourceReader:
+    raise UsageError("a job without subtasks reads nothing")
+
+
+class StagelessSurroundings:
+    """`Surroundings` of a job of parallelism 0: the endpoint, for clients, and nothing behind it."""
+
+    def __init__(self, spark: SparkSession, *, job_id: str) -> None:
+        self._host, self._job_id = endpoint_host(spark), job_id
+        self._endpoint: Endpoint | None = None
+        self._token: Token | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the driver; after `begin`."""
+        assert self._endpoint is not None, "begun"
+        return self._endpoint.address
+
+    @property
+    def token(self) -> Token:
+        """What lets clients in; after `begin`."""
+        assert self._token is not None, "begun"
+        return self._token
+
+    def begin(self, driver_id: str, mailbox: Mailbox) -> str:
+        """See `Surroundings`."""
+        self._token = Token.new()
+        self._endpoint = Endpoint(
+            job_id=self._job_id,
+            driver_id=driver_id,
+            token=self._token,
+            arrivals=mailbox,
+            requests=mailbox.requests,
+            host=self._host,
+        )
+        return self._endpoint.start()
+
+    def took_over(self) -> None:
+        """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
+        assert self._token is not None, "begun"
+        write_token(self._job_id, self._token, endpoint=self.address)
+
+    def connections(self) -> Connections:
+        """See `Surroundings`."""
+        assert self._endpoint is not None, "begun"
+        return self._endpoint
+
+    def stage(self) -> Stage:
+        """See `Surroundings`."""
+        return _NoStage()
+
+    def is_driver_alive(self, state: JobState) -> bool:
+        """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
+        endpoint = state.launch.get("endpoint")
+        token = find_token(self._job_id, endpoint=endpoint)
+        if not endpoint or token is None:
+            return False
+        return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
+
+    def end(self) -> None:
+        """See `Surroundings`."""
+        if self._endpoint is not None:
+            forget_token(self._job_id, self._endpoint.address)
+            self._endpoint.stop()
+
+
+class _NoStage:
+    """Of a job of parallelism 0, whose stage is never submitted."""
+
+    def submit(self, stage_run: int) -> NoReturn:
+        raise AssertionError(f"stage run {stage_run} of a job without subtasks")
+
+    def cancel(self, stage_run: int, reason: str) -> None:
+        """There is none."""
+
+    def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
+        """There is none."""
