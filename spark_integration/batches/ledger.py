@@ -227,7 +227,7 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
         )
 
     def _check_parts(self, request: CommitBatch, standing: Standing) -> None:
-        if request.driver_id != self._driver_id:
+        if self._driver_id not in ("", request.driver_id):
             raise RequestRefusedError(
                 f"it is staged for driver {request.driver_id}, and this is driver "
                 f"{self._driver_id}: start the query again"
@@ -265,7 +265,7 @@ class BatchProvider(CoordinatorProvider):
         self.sink, self.destination = sink, destination
         self._sinks = sinks
         self.driver_id = ""
-        """Of the driver: in the names of all that is staged. Set before it starts."""
+        """Of the driver, in the names of all that is staged; set before it starts. Empty: of none, as in a replay."""
 
     def create(self, context: CoordinatorContext) -> BatchCoordinator:
         """A new coordinator."""

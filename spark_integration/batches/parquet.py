@@ -95,20 +95,21 @@ class FilesTask:
     options: ParquetWriterOptions
     job_id: str
     folder: str
-    """Of the staged files: the driver, the query, the batch."""
+    """Of the staged files: the driver, the query."""
     label: str
-    """What final names begin with: the batch, the query."""
+    """What final names begin with: the query."""
+    batch_id: int
 
     @classmethod
     def of(cls, options: ParquetWriterOptions, batch: Batch) -> FilesTask:
         """That of a batch."""
         key = batch.key
-        what = "write" if key.is_write else f"batch-{key.batch_id:09}"
         return cls(
             options=options,
             job_id=batch.job_id,
-            folder=f"{batch.driver_id}.{key.query_id}.{key.batch_id}",
-            label=f"{what}-{key.query_id[:8]}",
+            folder=f"{batch.driver_id}.{key.query_id}",
+            label=f"{'write' if key.is_write else 'batch'}-{key.query_id[:8]}",
+            batch_id=key.batch_id,
         )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +127,7 @@ class FilesTask:
         context = _Context(
             job_id=self.job_id,
             driver_id=self.folder,
-            subtask=task.partitionId(),
+            subtask=self.batch_id,
             attempt_number=task.taskAttemptId(),
         )
         writer.open(context, None)
@@ -140,7 +141,11 @@ class FilesTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """What a writer of files asks of its attempt: here a Spark task, whose attempts have numbers of their own."""
+    """What a writer of files asks of its attempt; a name is made of it.
+
+    Here the subtask's place is the batch's, and the attempt is a Spark task's, whose number no other one of the
+    session's has.
+    """
 
     job_id: str
     driver_id: str

@@ -16,6 +16,7 @@ from coordlog.errors import (
     CoordlogError,
     OptionError,
     RequestUnansweredError,
+    TooLargeError,
     UsageError,
 )
 from coordlog.limits import (
@@ -138,6 +139,7 @@ class BatchService:
             on_released=self._released,
         )
         self._parts.driver_id = provider.driver_id = driver.driver_id
+        self._error, self._released_to = None, -1
         driver.start()
         self._driver, self._surroundings = driver, surroundings
         try:
@@ -244,7 +246,7 @@ class BatchService:
 
         Raises:
             RequestRefusedError: The batch is of a query that may not commit here.
-            TooLargeError: The parts do not go into one record: they name too many files.
+            UsageError: The parts do not go into one record: they name too many files.
             JobFailedError: A sink could not do it, however often it was tried; it is tried again by the next driver.
             FencedError, LogError: The driver has ended.
         """
@@ -258,6 +260,12 @@ class BatchService:
         )
         try:
             self._started().request(BATCHES, request, timeout_s=self._log_timeout_s)
+        except TooLargeError as error:
+            count = sum(len(one.files) for one in parts)
+            raise UsageError(
+                f"{key} has {count} files, whose names are too much for one record ({error}): "
+                "coalesce the frame to fewer partitions, or partition the files by fewer values"
+            ) from error
         except RequestUnansweredError:
             self._raise_end()  # which says more
             raise

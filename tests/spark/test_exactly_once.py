@@ -93,7 +93,7 @@ def test_a_stream_is_written_once_and_its_query_is_known_again(
             run_stream(spark, tmp_path, write, None)
     assert lines_in(tmp_path / "out") == lines
     names = [one.name for one in (tmp_path / "out").glob("*.parquet")]
-    assert all(one.startswith("batch-00000000") and query_id[:8] in one for one in names)
+    assert all(one.startswith(f"batch-{query_id[:8]}-0000") for one in names)
 
 
 def test_a_batch_that_is_called_for_again_is_skipped_and_one_of_nobody_refused(

@@ -43,7 +43,7 @@ def rows_in(folder: Path) -> Counter[int]:
     return found
 
 
-FILE = "batch-000000000-q-1-"
+FILE = "batch-q-1-00000-"
 
 
 @pytest.mark.clause("H3")

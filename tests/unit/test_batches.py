@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +24,10 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
+from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.batches.sinks import At, nowhere
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.files.payloads import StagedFile
 
 pytestmark = pytest.mark.slow
 
@@ -343,6 +346,29 @@ def test_the_function_must_return_a_frame_for_each_sink(drivers: Drivers) -> Non
         write(drivers.make(two))
     with pytest.raises(UsageError, match="returned a NoneType for sink 'sink'"):
         write(drivers.make(MemoryTable(), function=lambda _frame, _batch_id: None))
+
+
+class ManyFiles(MemoryTable):
+    """Says that it has staged so many files."""
+
+    count = 2_000
+
+    def stage(self, frame: Any, batch: Batch) -> BatchPart:  # noqa: ANN401, a FakeFrame
+        staged = super().stage(frame, batch)
+        name = ".coordlog/staging/0123456789abcdef.query/0-7-0.parquet"
+        file = StagedFile(staged=name, final=name, size_bytes=1, checksum="0" * 64, rows=1)
+        return replace(staged, files=[file] * self.count)
+
+
+def test_more_files_than_a_record_names_are_refused_before_the_intent(drivers: Drivers) -> None:
+    table = ManyFiles()
+    driver = drivers.make(table)
+    with pytest.raises(UsageError, match=r"has 2000 files, .* coalesce the frame"):
+        write(driver)
+    assert Kind.COMMIT_INTENT not in drivers.kinds()
+    table.count = 900
+    write(driver)
+    assert table.rows == BATCH
 
 
 def test_outside_foreach_batch_there_is_no_batch(drivers: Drivers) -> None:
