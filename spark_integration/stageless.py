@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, NoReturn
 
 from coordlog.chain import Chain, SourceSpec
@@ -12,9 +13,11 @@ from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState
 from coordlog.subtask import SourceReader
 
-from .endpoint import Endpoint, probe_driver
-from .stage import endpoint_host
-from .token import Token, find_token, forget_token, write_token
+from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
+from .endpoint import Endpoint
+from .endpoint_options import EndpointOptions
+from .liveness import Liveness, driver_liveness
+from .token import Token, forget_token, write_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +42,12 @@ def _no_reader() -> SourceReader:
 class StagelessSurroundings:
     """`Surroundings` of a job of parallelism 0: the endpoint, for clients, and nothing behind it."""
 
-    def __init__(self, spark: SparkSession, *, job_id: str) -> None:
-        self._host, self._job_id = endpoint_host(spark), job_id
+    def __init__(
+        self, spark: SparkSession, *, job_id: str, endpoint: EndpointOptions | None = None
+    ) -> None:
+        self._place, self._job_id = (endpoint or EndpointOptions()).on(spark), job_id
+        self.certificate: Certificate | None = None
+        """What the endpoint shows; after `begin`. None where it is not encrypted."""
         self._endpoint: Endpoint | None = None
         self._token: Token | None = None
 
@@ -59,20 +66,28 @@ class StagelessSurroundings:
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
         self._token = Token.new()
+        tls: ssl.SSLContext | None = None
+        if self._place.is_encrypted:
+            self.certificate, tls = new_certificate()
         self._endpoint = Endpoint(
             job_id=self._job_id,
             driver_id=driver_id,
             token=self._token,
             arrivals=mailbox,
+            on_refused=mailbox.connections_refused,
             requests=mailbox.requests,
-            host=self._host,
+            host=self._place.bind,
+            advertised=self._place.host,
+            ports=self._place.ports,
+            tls=tls,
         )
         return self._endpoint.start()
 
     def took_over(self) -> None:
         """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
-        assert self._token is not None, "begun"
-        write_token(self._job_id, self._token, endpoint=self.address)
+        if self.certificate is not None:
+            write_certificate(self._job_id, self.certificate, endpoint=self.address)
+        write_token(self._job_id, self.token, endpoint=self.address)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""
@@ -84,17 +99,19 @@ class StagelessSurroundings:
         return _NoStage()
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: asks the endpoint in the epoch in force; a token that is gone answers for nobody."""
+        """See `Surroundings`: asks the endpoint in the epoch in force.
+
+        What answers under its name is taken for it, proved or not: to take over is said by the user.
+        """
         endpoint = state.launch.get("endpoint")
-        token = find_token(self._job_id, endpoint=endpoint)
-        if not endpoint or token is None:
-            return False
-        return probe_driver(endpoint, job_id=self._job_id, driver_id=state.driver_id, token=token)
+        found = driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id)
+        return found in (Liveness.LIVES, Liveness.UNPROVED)
 
     def end(self) -> None:
         """See `Surroundings`."""
         if self._endpoint is not None:
-            forget_token(self._job_id, self._endpoint.address)
+            forget_token(self._job_id, self.address)
+            forget_certificate(self._job_id, self.address)
             self._endpoint.stop()
 
 

@@ -164,4 +164,4 @@ class Stop:
         self.seen.append(place)
         if place.startswith(self.place) and not self.reached.is_set():
             self.reached.set()
-            assert self.gone_on.wait(60), "somebody lets it go"
+            assert self.gone_on.wait(240), "somebody lets it go"

@@ -131,11 +131,13 @@ class DatabaseTable:
         """See `BatchSink`: each task inserts its partition's rows, in one transaction, with its own number."""
         staging = self._staging(batch)
         columns = ", ".join(_quoted(one) for one in frame.columns)
+        # With the table's name before it: SQLite takes another quoted name, which is no column, for a text.
+        taken = ", ".join(f"target.{_quoted(one)}" for one in frame.columns)
         with self._open("a staging table cannot be made") as (connection, cursor):
             _begin(connection, cursor)
             cursor.execute(
                 f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
-                f"{columns} FROM {self._target} WHERE 1 = 0"
+                f"{taken} FROM {self._target} AS target WHERE 1 = 0"
             )
             connection.commit()
         task = _InsertTask(

@@ -141,6 +141,16 @@ def test_what_a_task_has_staged_that_was_not_the_one_counted_is_not_moved(shop: 
     assert shop.run("SELECT id, name FROM orders ORDER BY id") == [(1, "n1"), (2, "n2")]
 
 
+def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    frame = cast("Any", ArrowFrame([pa.table({"id": [1], "colour": ["red"]})]))
+    with pytest.raises(SinkError, match=r"a staging table cannot be made: .*colour"):
+        sink.stage(frame, batch)
+    assert shop.tables() == {"orders", "coordlog_batches"}
+
+
 def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> None:
     sink = shop.sink()
     sink.prepare("case", cast("Any", None))
