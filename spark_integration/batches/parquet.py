@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from coordlog.errors import UsageError
+from coordlog.log.port import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
@@ -59,6 +60,10 @@ class ParquetBatches:
     def prepare(self, job_id: str, spark: SparkSession) -> None:
         """See `BatchSink`."""
         self._sink.prepare(job_id)
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See `ParquetSink.claim`: a job whose log was lost would write its last batch again."""
+        self._sink.claim(job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: one file for each partition that has rows, or more, as the sink's options say."""

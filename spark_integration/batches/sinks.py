@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from coordlog.errors import SinkError
+from coordlog.log.port import LogIdentity
 from coordlog.schemas.payload import Payload
 
 from .ledger import BatchKey
@@ -79,6 +80,15 @@ class BatchSink(Protocol):
         ...
 
 
+@runtime_checkable
+class _Claiming(Protocol):
+    """A sink that can tell which log writes to it."""
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """Raise SinkError where another log does; hold from now on that this one does."""
+        ...
+
+
 class PartsSink:
     """Settles a batch's intent: each part by its sink, in their order."""
 
@@ -86,6 +96,12 @@ class PartsSink:
         self._job_id, self._sinks, self._at = job_id, sinks, at
         self.driver_id = ""
         """Set before anything is settled."""
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """Let each sink that can see that no other log writes to it. Before anything is appended."""
+        for _, sink in sorted(self._sinks.items()):
+            if isinstance(sink, _Claiming):
+                sink.claim(job_id, log, former)
 
     def settle(self, intent: Payload) -> BatchOutcome:
         """See `coordlog.coordinator.Sink`."""

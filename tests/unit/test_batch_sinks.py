@@ -14,6 +14,7 @@ import pytest
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
 from coordlog.errors import OptionError, SinkError
+from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.batches.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.sinks import Batch
@@ -64,6 +65,17 @@ def test_files_are_published_once_whatever_driver_stands_still_where(
     assert all(one.startswith(FILE) for one in names)
     left = [one for one in (tmp_path / "out" / ".coordlog" / "staging").rglob("*") if one.is_file()]
     assert left == []
+
+
+def test_files_of_another_log_of_the_job_are_not_written_beside(tmp_path: Path) -> None:
+    case = BatchCase(lambda: ParquetSink(tmp_path / "out"))
+    first = case.driver()
+    first(frame_of([1]), 0)
+    first.close()
+    case.log = MemoryLog("another.log")
+    with pytest.raises(SinkError, match="with another log"):
+        case.driver()(frame_of([1]), 0)
+    assert rows_in(tmp_path / "out") == Counter([1])
 
 
 class Shop:
