@@ -300,6 +300,12 @@ S3_COPY_PART_BYTES: Final = 1024 * 1024 * 1024
 S3_PUBLISH_THREADS: Final = 16
 """Files that one driver publishes on an object store at a time: it waits, it does not work."""
 
+TRANSACTION_IDLE_S: Final = 30.0
+"""PostgreSQL ends a driver's transaction that is silent for so long: a driver that stands still holds up no other."""
+
+BATCH_COMMIT_S: Final = 600.0
+"""How long a writer in a process of Spark's own waits for the outcome of its batch: a sink is tried a few times."""
+
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 

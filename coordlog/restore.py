@@ -442,7 +442,7 @@ def _check_parallelism(
 
 def _as_taken_over(state: JobState) -> JobState:
     """The state that `first_input` looks at, as far as it looks: as the fold of an `EPOCH_STARTED` makes it."""
-    if state.phase is Phase.FAILED and state.is_batch and state.intents:
+    if state.phase is Phase.FAILED and state.is_batch and state.intents and state.parallelism:
         return replace(state, phase=Phase.ENDING)
     if state.phase in (Phase.STARTING, Phase.ENDING, Phase.FINISHED):
         return state

@@ -34,6 +34,15 @@ class JarSet(enum.Enum):
     """A Kafka broker, complete."""
     SPARK = "spark"
     """What Spark 4.1 needs beside its own jars to read a topic of Avro records."""
+    DELTA = "delta"
+    """What Spark 4.1 needs to read and write Delta tables; only who wants them fetches it."""
+    ICEBERG = "iceberg"
+    """The same of Iceberg tables."""
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether set-up leaves it out."""
+        return self in (JarSet.DELTA, JarSet.ICEBERG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +97,7 @@ def parse_lock(text: str) -> dict[JarSet, tuple[Jar, ...]]:
         if jar.file_name in {other.file_name for other in jars}:
             raise ValueError(f"line {number}: {jar.file_name} stands twice")
         jars.append(jar)
-    missing = [one.value for one in JarSet if not sets.get(one)]
+    missing = [one.value for one in JarSet if not sets.get(one) and not one.is_on_demand]
     if missing:
         raise ValueError(f"no jars of {', '.join(missing)}")
     return {jar_set: tuple(found) for jar_set, found in sets.items()}

@@ -1,7 +1,8 @@
 """Brings the jars that are needed into a cache of this user, once; from then on without a network.
 
 The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; which file is the
-right one is decided here, by its SHA-256. `python -m coordlog.log.jars` brings all sets.
+right one is decided here, by its SHA-256. `python -m coordlog.log.jars` brings those
+that are not on demand, `python -m coordlog.log.jars delta iceberg` these two.
 
 Ivy asks Maven Central. It goes through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`;
 `COORDLOG_IVY_SETTINGS` names a settings file of Ivy for a mirror.
@@ -133,9 +134,15 @@ def install(
         checked.rename(folder)
 
 
-def main() -> int:
-    """Bring all sets, one line each."""
+def main(named: Sequence[str] = ()) -> int:
+    """Bring the sets that are not on demand, or those that are named; one line each."""
+    known = [one.value for one in JarSet]
+    if unknown := [one for one in named if one not in known]:
+        print(f"error: no set {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)  # noqa: T201, a command prints
+        return 2
     for jar_set in JarSet:
+        if jar_set.value not in named and (named or jar_set.is_on_demand):
+            continue
         try:
             paths = resolve(jar_set, progress=functools.partial(print, flush=True))
         except CoordlogError as error:
@@ -299,4 +306,4 @@ def _bounded(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -162,7 +162,12 @@ class JobProjection:
 
     def _reset(self, state: JobState, record: Record) -> JobState:
         initial = self._initial if state.opening is None else state.opening
-        return checkpoints.reset_to_checkpoint(state, record, initial)
+        changed = checkpoints.reset_to_checkpoint(state, record, initial)
+        projections = changed.projections
+        for operator_id, one in self._operators.items():
+            if one.survives_resets:
+                projections = projections.set(operator_id, state.projections[operator_id])
+        return evolve(changed, projections=projections)
 
     def _project(
         self, before: JobState, state: JobState, record: Record, value: Payload | None
@@ -223,8 +228,9 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
     failed_before = state.phase is Phase.FAILED
-    if failed_before and state.is_batch and state.intents:
-        # It failed at settling: from a batch job's last completion on there is no reset.
+    if failed_before and state.is_batch and state.intents and parallelism:
+        # It failed at settling: from a batch job's last completion on there is no reset. One without
+        # subtasks has none of these, and goes on.
         phase = Phase.ENDING
     elif phase not in (Phase.ENDING, Phase.FINISHED):
         phase = Phase.STARTING

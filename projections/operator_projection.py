@@ -81,7 +81,7 @@ class OperatorProjection(Generic[S]):
     `apply` is given, in log order: every record of its operator that counts, and those of attempts, resets and
     checkpoints. `EVENT_REDELIVERED` comes as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded where
     the record has one of a registered type, else None. At `RESET_TO_CHECKPOINT(n)` the state goes back to the cut of n
-    (to `initial` at -1) before the record itself is applied.
+    (to `initial` at -1) before the record itself is applied, unless it `survives_resets`.
     """
 
     name: str
@@ -91,3 +91,5 @@ class OperatorProjection(Generic[S]):
     codec: StateCodec[S] | SharingCodec[S] | None = None
     """What a job's snapshots hold its states with: `DerivedCodec(MyState)`, for most. Without one
     the job has no snapshots, and each restore folds its log from the start."""
+    survives_resets: bool = False
+    """The state is of what has been done outside, such as batches that are committed: no reset undoes that."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,9 @@ from coordlog.outside import Connections, Stage
 from coordlog.payloads import NO_STORE, PayloadOptions
 from coordlog.projections.state import JobState
 
-from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
-from .endpoint import Endpoint
 from .endpoint_options import EndpointOptions
-from .liveness import Liveness, driver_liveness
 from .stage import SparkStage, check_slots
-from .token import Token, forget_token, write_token
+from .stageless import StagelessSurroundings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,11 +49,8 @@ class SparkSurroundings:
         self._call_timeout_s = call_timeout_s
         self._spark, self._chain = spark, chain
         self._job_id, self._parallelism = job_id, parallelism
-        self._place = (endpoint or EndpointOptions()).on(spark)
-        self._endpoint: Endpoint | None = None
-        self._certificate: Certificate | None = None
+        self._reached = StagelessSurroundings(spark, job_id=job_id, endpoint=endpoint)
         self._stage: SparkStage | None = None
-        self._token: Token | None = None
 
     def with_versions(self, options: DriverOptions) -> DriverOptions:
         """The options, with what `EPOCH_STARTED` says of Spark."""
@@ -66,25 +59,7 @@ class SparkSurroundings:
 
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
-        token = Token.new()
-        tls: ssl.SSLContext | None = None
-        if self._place.is_encrypted:
-            self._certificate, tls = new_certificate()
-        endpoint = Endpoint(
-            job_id=self._job_id,
-            driver_id=driver_id,
-            token=token,
-            arrivals=mailbox,
-            on_refused=mailbox.connections_refused,
-            requests=mailbox.requests,
-            host=self._place.bind,
-            advertised=self._place.host,
-            ports=self._place.ports,
-            tls=tls,
-        )
-        self._endpoint = endpoint
-        address = endpoint.start()
-        self._token = token
+        address = self._reached.begin(driver_id, mailbox)
         self._stage = SparkStage(
             self._spark,
             chain=self._chain,
@@ -92,8 +67,8 @@ class SparkSurroundings:
             driver_id=driver_id,
             parallelism=self._parallelism,
             endpoint=address,
-            token=token,
-            certificate=self._certificate,
+            token=self._reached.token,
+            certificate=self._reached.certificate,
             events=mailbox,
             call_timeout_s=self._call_timeout_s,
             payloads=self._payloads,
@@ -102,17 +77,12 @@ class SparkSurroundings:
         return address
 
     def took_over(self) -> None:
-        """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
-        assert self._token is not None, "begun"
-        assert self._endpoint is not None, "begun"
-        if self._certificate is not None:
-            write_certificate(self._job_id, self._certificate, endpoint=self._endpoint.address)
-        write_token(self._job_id, self._token, endpoint=self._endpoint.address)
+        """See `Surroundings`."""
+        self._reached.took_over()
 
     def connections(self) -> Connections:
         """See `Surroundings`."""
-        assert self._endpoint is not None, "begun"
-        return self._endpoint
+        return self._reached.connections()
 
     def stage(self) -> Stage:
         """See `Surroundings`."""
@@ -120,13 +90,8 @@ class SparkSurroundings:
         return self._stage
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: asks the endpoint in the epoch in force.
-
-        What answers under its name is taken for it, proved or not: to take over is said by the user.
-        """
-        endpoint = state.launch.get("endpoint")
-        found = driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id)
-        return found in (Liveness.LIVES, Liveness.UNPROVED)
+        """See `Surroundings`."""
+        return self._reached.is_driver_alive(state)
 
     def end(self) -> None:
         """See `Surroundings`."""
@@ -134,7 +99,4 @@ class SparkSurroundings:
             if self._stage is not None:
                 self._stage.end()
         finally:
-            if self._endpoint is not None:
-                forget_token(self._job_id, self._endpoint.address)
-                forget_certificate(self._job_id, self._endpoint.address)
-                self._endpoint.stop()
+            self._reached.end()

@@ -62,6 +62,8 @@ class StagedName:
     """Of the files that this attempt has made, 0 first."""
     folder: str = ""
     """Of the partition, relative to the destination; nothing: the destination itself."""
+    label: str = "part"
+    """What its final name begins with: letters, digits, hyphens."""
 
     @property
     def staged(self) -> str:
@@ -78,7 +80,8 @@ class StagedName:
         Tells two drivers apart that gave one attempt number.
         """
         driver = blake2b(f"{self.job_id}/{self.driver_id}".encode(), digest_size=4).hexdigest()
-        name = f"part-{self.subtask:05}-{self.attempt_number:03}-{self.count:05}-{driver}.parquet"
+        numbers = f"{self.subtask:05}-{self.attempt_number:03}-{self.count:05}"
+        name = f"{self.label}-{numbers}-{driver}.parquet"
         return f"{self.folder}/{name}" if self.folder else name
 
 

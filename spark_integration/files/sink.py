@@ -137,6 +137,11 @@ class ParquetSink(Sink):
             raise UsageError(f"{self.destination} has no path on this machine; see `destination`")
         return self._store.root
 
+    @property
+    def writer_options(self) -> ParquetWriterOptions:
+        """All that a writer of its files needs; pickles."""
+        return self._options
+
     def spec(self, operator_id: str = "sink") -> OperatorSpec:
         """The sink as a link of a chain. It keeps nothing across splits."""
         per_intent = (

@@ -71,12 +71,17 @@ class ParquetFileWriter(Operator):
     Args:
         options: Travel to the task.
         clock: Seconds; tells how old a file is, and decides nothing else.
+        label: What its files' final names begin with: letters, digits, hyphens.
     """
 
     def __init__(
-        self, options: ParquetWriterOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        options: ParquetWriterOptions,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        label: str = "part",
     ) -> None:
-        self._options, self._clock = options, clock
+        self._options, self._clock, self._label = options, clock, label
         self._destination = Destination(options.store)
         self._context: OperatorContext | None = None
         self._settled: SettledSchema | None = None
@@ -271,4 +276,5 @@ class ParquetFileWriter(Operator):
             attempt_number=context.attempt_number,
             count=self._count,
             folder=folder,
+            label=self._label,
         )

@@ -1,0 +1,401 @@
+"""Batches into a table of a database: executors write a staging table, the driver moves the rows in one transaction.
+
+By Python's DB-API, not JDBC: the driver for PostgreSQL is one `pip install psycopg[binary]`, that for SQLite is in
+Python, and both are there for executors in the way in which this package is; a JDBC driver is a jar that must be on
+Spark's class path when its JVM starts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import sqlite3
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import pyarrow as pa
+
+from coordlog.errors import OptionError, SinkError
+from coordlog.limits import TRANSACTION_IDLE_S
+
+from .payloads import BatchPart, PartOutcome
+from .sinks import At, Batch, nowhere
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Connection", "DatabaseTable"]
+
+_MARKERS: Final = "coordlog_batches"
+_STAGING: Final = "coordlog_staging"
+_TASK: Final = "coordlog_task"
+_ROWS_AT_ONCE: Final = 10_000
+_BUSY_S: Final = 60.0
+"""How long a writer waits for another one's lock on a SQLite file."""
+
+
+class Connection(Protocol):
+    """As much of a DB-API connection as is used."""
+
+    def cursor(self) -> Any:  # noqa: ANN401, each module has its own
+        """A new cursor."""
+        ...
+
+    def commit(self) -> None:
+        """End the transaction."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo it."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+Connect = Callable[[], Connection]
+
+
+class DatabaseTable:
+    """A `BatchSink`: a table that is there already, of a SQLite or PostgreSQL database.
+
+    A batch is seen whole, or not at all. Beside the table, in its schema, stand `coordlog_batches`, with a row for each
+    batch that is in it, which is never to be deleted, and a staging table for as long as a batch is on its way.
+
+    Args:
+        connect: Opens a connection, of `sqlite3`, `psycopg` or `psycopg2`; on the driver and in tasks, so that it
+            must pickle. Keep passwords out of it, where libpq looks for them: `PGPASSWORD`, `~/.pgpass`.
+        table: Its name, exactly, with its schema before a dot where it has one. The frame's columns must be its own;
+            others get their defaults.
+        where: The database, for people and for the log: no credentials.
+
+    Raises:
+        OptionError: An argument is empty.
+    """
+
+    def __init__(self, connect: Connect, table: str, *, where: str) -> None:
+        for name, given in (("table", table), ("where", where)):
+            if not given.strip():
+                raise OptionError(name, given, "given")
+        self._connect, self._table, self._where = connect, table, where
+        schema, _, self._plain = table.rpartition(".")
+        self._prefix = f"{_quoted(schema)}." if schema else ""
+        self._schema = schema
+        self._job_id = ""
+
+    @classmethod
+    def sqlite(cls, path: str | Path, table: str) -> DatabaseTable:
+        """A table in a SQLite file, which driver and executors share: one machine."""
+        absolute = str(Path(path).absolute())
+        return cls(partial(_connect_sqlite, absolute), table, where=absolute)
+
+    @classmethod
+    def postgresql(cls, conninfo: str, table: str) -> DatabaseTable:
+        """A table in a PostgreSQL database, by `psycopg`: `host=db dbname=shop user=loader`, without a password."""
+        if "password" in conninfo or "@" in conninfo.partition("://")[2]:
+            raise OptionError(
+                "conninfo",
+                "(not shown)",
+                "without a password or a URL with a user: `host=… dbname=… user=…`; the password "
+                "comes from PGPASSWORD or ~/.pgpass, on each machine",
+            )
+        return cls(partial(_connect_postgresql, conninfo), table, where=conninfo)
+
+    @property
+    def destination(self) -> str:
+        """See `BatchSink`."""
+        return f"{self._where} {self._table}"
+
+    def prepare(self, job_id: str, spark: SparkSession) -> None:
+        """See `BatchSink`."""
+        self._job_id = job_id
+        with self._open("it cannot be made ready") as (connection, cursor):
+            _begin(connection, cursor)
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._prefix}{_MARKERS} (job VARCHAR(100), "
+                "query VARCHAR(100), batch BIGINT, sink VARCHAR(200), row_count BIGINT, "
+                "PRIMARY KEY (job, query, batch, sink))"
+            )
+            connection.commit()
+            cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
+            connection.rollback()
+
+    def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
+        """See `BatchSink`: each task inserts its partition's rows, in one transaction, with its own number."""
+        staging = self._staging(batch)
+        columns = ", ".join(_quoted(one) for one in frame.columns)
+        # With the table's name before it: SQLite takes another quoted name, which is no column, for a text.
+        taken = ", ".join(f"target.{_quoted(one)}" for one in frame.columns)
+        with self._open("a staging table cannot be made") as (connection, cursor):
+            _begin(connection, cursor)
+            cursor.execute(
+                f"CREATE TABLE {self._prefix}{staging} AS SELECT CAST(0 AS BIGINT) AS {_TASK}, "  # noqa: S608, as above
+                f"{taken} FROM {self._target} AS target WHERE 1 = 0"
+            )
+            connection.commit()
+        task = _InsertTask(
+            connect=self._connect,
+            where=self.destination,
+            table=f"{self._prefix}{staging}",
+            columns=tuple(frame.columns),
+        )
+        done = frame.mapInArrow(task, "task long, row_count long").collect()
+        written = sorted((int(row[0]), int(row[1])) for row in done if row[1])
+        return BatchPart(
+            sink=batch.sink,
+            rows=sum(count for _, count in written),
+            files=[],
+            details={
+                "staging": staging,
+                "tasks": ",".join(str(one) for one, _ in written),
+                "columns": columns,
+            },
+        )
+
+    def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
+        """See `BatchSink`: the marker's primary key lets only one transaction move the rows."""
+        key, staging = batch.key, part.details["staging"]
+        with self._open("a batch cannot be moved") as (connection, cursor):
+            mark = _mark_of(connection)
+            _begin(connection, cursor)
+            if not isinstance(connection, sqlite3.Connection):
+                idle_ms = round(TRANSACTION_IDLE_S * 1000)
+                cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}")
+            cursor.execute(
+                f"INSERT INTO {self._prefix}{_MARKERS} (job, query, batch, sink, row_count) VALUES "  # noqa: S608, as above
+                f"({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
+                (batch.job_id, key.query_id, key.batch_id, part.sink, part.rows),
+            )
+            if cursor.rowcount == 1:
+                at("marker set")
+                self._move(cursor, part, staging)
+                at("rows moved")
+                connection.commit()
+            else:
+                connection.rollback()
+            at("committed")
+            _begin(connection, cursor)
+            cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}")
+            connection.commit()
+        return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
+
+    def _move(self, cursor: Any, part: BatchPart, staging: str) -> None:  # noqa: ANN401, each module has its own
+        tasks = ", ".join(str(int(one)) for one in part.details["tasks"].split(",") if one)
+        if not tasks:
+            return
+        columns = part.details["columns"]
+        cursor.execute(
+            f"INSERT INTO {self._target} ({columns}) SELECT {columns} "  # noqa: S608, quoted when they were staged
+            f"FROM {self._prefix}{_checked(staging)} WHERE {_TASK} IN ({tasks})"
+        )
+        if cursor.rowcount != part.rows:
+            raise SinkError(
+                self.destination,
+                f"the staging table {staging} has {cursor.rowcount} rows of the {part.rows} that were "
+                "staged: somebody has changed it",
+                "restore it from a copy of the database",
+            )
+
+    def sweep(self, is_in_force: Callable[[], bool]) -> None:
+        """See `BatchSink`."""
+        with self._open("staging tables cannot be removed") as (connection, cursor):
+            found = self._staging_tables(connection, cursor)
+            connection.rollback()
+            if not found or not is_in_force():
+                return
+            _begin(connection, cursor)
+            for one in found:
+                cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(one)}")
+            connection.commit()
+
+    # --- names --------------------------------------------------------------------------------------------------------
+    @property
+    def _target(self) -> str:
+        return f"{self._prefix}{_quoted(self._plain)}"
+
+    def _staging(self, batch: Batch) -> str:
+        """The staging table of one driver's batch: no other one's (clause M5)."""
+        name = f"{batch.driver_id}/{batch.key.query_id}/{batch.key.batch_id}/{batch.sink}"
+        return f"{self._of_job(batch.job_id)}{_digest(name)}"
+
+    def _of_job(self, job_id: str) -> str:
+        return f"{_STAGING}_{_digest(f'{job_id}/{self._plain}')[:8]}_"
+
+    def _staging_tables(self, connection: Connection, cursor: Any) -> list[str]:  # noqa: ANN401, as above
+        if isinstance(connection, sqlite3.Connection):
+            cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        elif self._schema:
+            cursor.execute(
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
+                (self._schema,),
+            )
+        else:
+            cursor.execute(
+                "SELECT table_name FROM information_schema.tables "
+                "WHERE table_schema = current_schema()"
+            )
+        names = [str(row[0]) for row in cursor.fetchall()]
+        return sorted(one for one in names if one.startswith(self._of_job(self._job_id)))
+
+    @contextmanager
+    def _open(self, doing: str) -> Generator[tuple[Connection, Any]]:
+        with _opened(self._connect, self.destination, doing) as found:
+            yield found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InsertTask:
+    """Inserts one partition's rows into the staging table, in a Spark task; pickles."""
+
+    connect: Connect
+    where: str
+    table: str
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`: the task's number and its rows."""
+        from pyspark import TaskContext  # noqa: PLC0415, in a task only
+
+        context = TaskContext.get()
+        assert context is not None, "in a task"
+        number, count = int(context.taskAttemptId()), 0
+        left = iter(batches)
+        first = next((one for one in left if one.num_rows), None)
+        if first is not None:
+            count = self._insert(number, first, left)
+        yield pa.record_batch(
+            {"task": pa.array([number], pa.int64()), "row_count": pa.array([count], pa.int64())}
+        )
+
+    def _insert(self, number: int, first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> int:
+        names = ", ".join([_TASK, *(_quoted(one) for one in self.columns)])
+        count = 0
+        with _opened(self.connect, self.where, "rows cannot be staged") as (connection, cursor):
+            write = _copy if hasattr(cursor, "copy") else _insert_many
+            is_sqlite = isinstance(connection, sqlite3.Connection)
+            # A SQLite file has one writer at a time: its lock is held only while rows are inserted.
+            pieces: Iterable[pa.RecordBatch | pa.Table] = (
+                [pa.Table.from_batches([first, *rest])] if is_sqlite else chain([first], rest)
+            )
+            _begin(connection, cursor)
+            for batch in pieces:
+                rows = _rows_of(number, batch, is_plain=is_sqlite)
+                write(connection, cursor, f"{self.table} ({names})", len(self.columns) + 1, rows)
+                count += batch.num_rows
+            connection.commit()
+        return count
+
+
+def _rows_of(
+    number: int, batch: pa.RecordBatch | pa.Table, *, is_plain: bool
+) -> Iterator[tuple[object, ...]]:
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        piece = batch.slice(start, _ROWS_AT_ONCE)
+        columns = [piece.column(n).to_pylist() for n in range(piece.num_columns)]
+        for row in zip(*columns, strict=True):
+            yield (number, *(map(_plain, row) if is_plain else row))
+
+
+def _plain(value: object) -> object:
+    """A value as SQLite keeps it: it has no times and no decimals."""
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _copy(
+    _connection: Connection,
+    cursor: Any,  # noqa: ANN401, psycopg's
+    into: str,
+    _width: int,
+    rows: Iterable[Sequence[object]],
+) -> None:
+    with cursor.copy(f"COPY {into} FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _insert_many(
+    connection: Connection,
+    cursor: Any,  # noqa: ANN401, sqlite3's, psycopg2's
+    into: str,
+    width: int,
+    rows: Iterable[Sequence[object]],
+) -> None:
+    marks = ", ".join([_mark_of(connection)] * width)
+    cursor.executemany(f"INSERT INTO {into} VALUES ({marks})", rows)  # noqa: S608, names are quoted
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+def _connect_sqlite(path: str) -> Connection:
+    return cast("Connection", sqlite3.connect(path, timeout=_BUSY_S))
+
+
+def _connect_postgresql(conninfo: str) -> Connection:
+    try:
+        import psycopg  # noqa: PLC0415, an extra
+    except ImportError as error:
+        raise SinkError(
+            conninfo,
+            "the package psycopg is not installed here",
+            "pip install 'coordlog[postgresql]', on the driver and on all executors",
+        ) from error
+    return cast("Connection", psycopg.connect(conninfo))
+
+
+@contextmanager
+def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connection, Any]]:
+    """A connection and a cursor; what the database says becomes a SinkError, and what is not committed is undone."""
+    try:
+        connection = connect()
+        try:
+            if isinstance(connection, sqlite3.Connection):
+                connection.isolation_level = None  # `_begin` says where a transaction begins
+            yield connection, connection.cursor()
+        finally:
+            connection.close()
+    except SinkError:
+        raise
+    except Exception as error:
+        kind = type(error)
+        if not any(one.__name__ == "Error" for one in kind.__mro__):
+            raise  # not the database's: PEP 249 has one base for all of its errors
+        said = " ".join(str(error).split())
+        raise SinkError(
+            where, f"{doing}: {kind.__name__}: {said}", "mend it, then start the query again"
+        ) from error
+
+
+def _begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own
+    """Begin a transaction: SQLite's takes the lock of the only writer at once, and waits for it."""
+    if isinstance(connection, sqlite3.Connection):
+        cursor.execute("BEGIN IMMEDIATE")
+
+
+def _mark_of(connection: Connection) -> str:
+    """What stands for a value in a statement."""
+    return "?" if isinstance(connection, sqlite3.Connection) else "%s"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _checked(staging: str) -> str:
+    """A staging table's name, which stands in the log, before it is put into a statement."""
+    if not staging.startswith(_STAGING) or not staging.replace("_", "").isalnum():
+        raise SinkError(
+            staging, "it is no staging table of ours", "see which version wrote this intent"
+        )
+    return staging
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

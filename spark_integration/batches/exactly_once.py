@@ -1,0 +1,211 @@
+"""`exactly_once`: a `foreachBatch` function whose batches become visible once, whatever dies when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from coordlog.errors import OptionError, UsageError
+from coordlog.limits import LOG_TIMEOUT_S
+from coordlog.log.port import Log
+from coordlog.spark_integration.files.sink import ParquetSink
+
+from .ledger import BatchKey, why_refused
+from .parquet import ParquetBatches
+from .payloads import BatchPart
+from .query import key_of
+from .service import BatchService
+from .sinks import At, Batch, BatchSink, nowhere
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["AnySink", "ExactlyOnce", "Sinks", "exactly_once", "sinks_of"]
+
+_log = logging.getLogger(__name__)
+
+AnySink = BatchSink | ParquetSink
+Sinks = AnySink | Mapping[str, AnySink]
+_ONLY = "sink"
+"""The name of a sink that is the only one."""
+
+
+def exactly_once(
+    function: Callable[[DataFrame, int], DataFrame | Mapping[str, DataFrame]] | None = None,
+    *,
+    job: str,
+    log: Log,
+    sink: Sinks,
+    instead_of: str = "",
+    take_over: bool = False,
+    log_timeout_s: float = LOG_TIMEOUT_S,
+    at: At = nowhere,
+) -> ExactlyOnce:
+    """A function for `foreachBatch` that writes what `function` makes of a batch, exactly once.
+
+    `function` gets the batch and its number, and returns what is to be written, without writing it
+    itself; it may be called again for the same batch, and must make the same of it. A batch is
+    known by the query's id, from its checkpoint, and its number.
+
+    The driver of the job begins with the first batch, in this process, and ends with `close`, or
+    the process. Another driver of the job is refused as long as it lives.
+
+    Args:
+        function: What a batch becomes; None: itself. With several sinks: a frame for each, by name.
+        job: The job's id, `[a-z0-9][a-z0-9-]{0,99}`.
+        log: The job's, and no other's: `KafkaLog.for_job(job, "127.0.0.1:9092")`, made with `create()`.
+        sink: Where it goes: a `ParquetSink`, a `DatabaseTable`, a `DeltaTable`, an `IcebergTable`, a
+            `BatchSink` of your own; or several by name.
+        instead_of: The id of the query that the job has had, where this is a new one, with another
+            checkpoint, that begins after what the older one has done. Without it that is refused.
+        take_over: Take a live driver's place.
+        log_timeout_s: How long a batch waits for the log before the query fails.
+        at: Told each place where a crash would leave something to be found; tests crash there.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+    return ExactlyOnce(
+        function,
+        service=lambda: BatchService(
+            job=job,
+            log=log,
+            sinks=sinks_of(sink),
+            instead_of=instead_of,
+            take_over=take_over,
+            log_timeout_s=log_timeout_s,
+            at=at,
+        ),
+        at=at,
+    )
+
+
+def sinks_of(sink: Sinks) -> dict[str, BatchSink]:
+    """The sinks by name; one alone is called `sink`."""
+    named = sink if isinstance(sink, Mapping) else {_ONLY: sink}
+    return {
+        name: ParquetBatches(one) if isinstance(one, ParquetSink) else one
+        for name, one in named.items()
+    }
+
+
+class ExactlyOnce:
+    """What `exactly_once` returns: call it, or hand it to `foreachBatch`. Ends with `close`, or a `with` block.
+
+    Args:
+        function: As in `exactly_once`.
+        service: Makes the driver: once, and again where the query is started again after the driver has ended.
+        at: As in `exactly_once`.
+
+    Raises:
+        OptionError: As in `exactly_once`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[DataFrame, int], DataFrame | Mapping[str, DataFrame]] | None,
+        *,
+        service: Callable[[], BatchService],
+        at: At = nowhere,
+    ) -> None:
+        if function is not None and not callable(function):
+            raise OptionError("function", function, "a function of a batch and its number, or None")
+        self._function, self._make_service, self._at = function, service, at
+        self._lock = threading.Lock()
+        self._service = service()
+        self._has_begun = False
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write this batch, unless it is written.
+
+        Raises:
+            UsageError: Not called by `foreachBatch`; a query without a checkpoint; another query's job.
+            DriverAliveError, RestoreError: The driver cannot begin.
+            SinkError: A sink, while staging.
+            JobFailedError: A sink, while settling: the next start settles what is open.
+            FencedError: Another driver has taken over; this batch is its.
+            LogError: The log.
+        """
+        key = key_of(frame, batch_id)
+        service = self._running(frame)
+        if why_not := why_refused(service.state, key, service.instead_of):
+            raise UsageError(f"job {service.job_id}: {why_not}")
+        standing = service.standing(key)
+        if standing.is_done:
+            _log.info("job=%s %s is committed already", service.job_id, key)
+            return
+        frames = self._frames(frame, batch_id, service)
+        self._at("before staging")
+        parts = [
+            self._staged(frames[name], service, key, name)
+            for name in sorted(frames)
+            if name not in standing.done_sinks
+        ]
+        self._at("staged")
+        standing = service.commit(key, parts)
+        if not standing.is_done:
+            raise UsageError(
+                f"job {service.job_id}: {key} is not committed: a sink said of its part that it is "
+                "not done while it had the rows"
+            )
+
+    def _running(self, frame: DataFrame) -> BatchService:
+        with self._lock:
+            if self._has_begun and not self._service.is_running:
+                # The query has been started again, after its driver had ended with an error.
+                self._service.close()
+                self._service, self._has_begun = self._make_service(), False
+            if not self._has_begun:
+                self._service.start(frame.sparkSession)
+                self._has_begun = True
+            return self._service
+
+    def _frames(
+        self, frame: DataFrame, batch_id: int, service: BatchService
+    ) -> Mapping[str, DataFrame]:
+        made = frame if self._function is None else self._function(frame, batch_id)
+        named = made if isinstance(made, Mapping) else {_ONLY: made}
+        if set(named) != set(service.sinks):
+            raise UsageError(
+                f"the function returned frames for {_listed(named)}, and the sinks are "
+                f"{_listed(service.sinks)}: return one for each, by name; an empty one where a sink "
+                "gets nothing"
+            )
+        for name, one in named.items():
+            if not hasattr(one, "mapInArrow"):
+                raise UsageError(
+                    f"the function returned a {type(one).__name__} for sink {name!r}: return the "
+                    "DataFrame that is to be written"
+                )
+        return named
+
+    def _staged(
+        self, frame: DataFrame, service: BatchService, key: BatchKey, name: str
+    ) -> BatchPart:
+        batch = Batch(job_id=service.job_id, driver_id=service.driver_id, key=key, sink=name)
+        return service.sinks[name].stage(frame, batch)
+
+    def close(self) -> None:
+        """End the driver of the job. Stop the query first; what is open is settled by the next start."""
+        with self._lock:
+            self._service.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(repr(one) for one in sorted(names)) or "none"

@@ -1,0 +1,270 @@
+"""`format("coordlog")` for writing: a Python data source whose commit asks the driver of the job's batches.
+
+Spark runs all of this in processes of its own, and makes the writer anew for a stream's commits. So the coordinator is
+reached by its endpoint, with the job's token from its file or `COORDLOG_TOKEN`: it is in no option.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from coordlog.errors import OptionError, RequestUnansweredError, UsageError
+from coordlog.limits import BATCH_COMMIT_S
+from coordlog.schemas.payload import payload_type_of
+from coordlog.spark_integration.client_requests import request_coordinator
+from coordlog.spark_integration.files.names import STAGED_NAME
+from coordlog.spark_integration.files.payloads import StagedFile
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.writer import ParquetWriterOptions
+
+from .ledger import BATCHES, BatchKey
+from .parquet import FilesTask, files_part
+from .payloads import BatchPart, BatchStanding, CommitBatch
+from .query import BATCH_ID, QUERY_ID
+from .sinks import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["FrameWrites", "frame_writer", "stream_writer"]
+
+_STAGED = payload_type_of(StagedFile)
+_WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FIRST_LOOK_S: Final = 0.01
+_LONGEST_LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What the options say."""
+
+    job_id: str
+    endpoint: str
+    driver_id: str
+    sink: str
+    instead_of: str
+    options: ParquetWriterOptions
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> _Target:
+        missing = [
+            one for one in ("job", "endpoint", "driver", "sink", "files") if not options.get(one)
+        ]
+        if missing:
+            raise OptionError(
+                ", ".join(missing),
+                None,
+                'given: start a `BatchService`, then .options(**service.options("sink"))',
+            )
+        files = json.loads(options["files"])
+        return cls(
+            job_id=options["job"],
+            endpoint=options["endpoint"],
+            driver_id=options["driver"],
+            sink=options["sink"],
+            instead_of=options.get("instead_of", ""),
+            options=ParquetSink(**files).writer_options,
+        )
+
+    def task(self, key: BatchKey) -> FilesTask:
+        batch = Batch(job_id=self.job_id, driver_id=self.driver_id, key=key, sink=self.sink)
+        return FilesTask.of(self.options, batch)
+
+    def commit(self, key: BatchKey, staged: Iterable[bytes]) -> None:
+        """Have the files made visible, and wait for it; those of a batch that is committed already go.
+
+        Raises:
+            RequestError: The driver refuses, has ended, or could not within the limit.
+        """
+        part = files_part(self.sink, staged)
+        standing = self._ask(key, [part])
+        if standing.is_done:
+            self._discard(part.files)
+            return
+        until, pause_s = time.monotonic() + BATCH_COMMIT_S, _FIRST_LOOK_S
+        while standing.is_open:
+            if time.monotonic() > until:
+                raise RequestUnansweredError(
+                    BATCHES,
+                    f"{key} is not settled after {BATCH_COMMIT_S:g} s; its intent is in the log, and "
+                    "it will be: look with `coordlog history`",
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+            standing = self._ask(key, [])
+        assert standing.is_done, "files are settled or it is tried again"
+
+    def discard(self, staged: Iterable[bytes]) -> None:
+        """Delete files that no intent names."""
+        self._discard(files_part(self.sink, staged).files)
+
+    def _ask(self, key: BatchKey, parts: list[BatchPart]) -> BatchStanding:
+        request = CommitBatch(
+            query_id=key.query_id,
+            batch_id=key.batch_id,
+            is_write=key.is_write,
+            instead_of=self.instead_of,
+            driver_id=self.driver_id,
+            parts=parts,
+        )
+        answer = request_coordinator(
+            BATCHES,
+            request,
+            job_id=self.job_id,
+            endpoint=self.endpoint,
+            response_types=(BatchStanding,),
+        )
+        return cast("BatchStanding", answer.response)
+
+    def _discard(self, files: Iterable[StagedFile]) -> None:
+        for one in files:
+            folder, _, name = one.staged.rpartition("/")
+            numbers = STAGED_NAME.fullmatch(name)
+            assert numbers is not None, "a task has named it"
+            self.options.store.clean(
+                driver_id=folder.rpartition("/")[2],
+                subtask=int(numbers[1]),
+                attempt_number=int(numbers[2]),
+                keep=frozenset(),
+            )
+
+
+@dataclass
+class _Message(WriterCommitMessage):
+    """What a task has staged. Of a stream: which batch Spark has given it."""
+
+    staged: list[bytes]
+    query_id: str = ""
+    batch_id: int = -1
+
+
+def _staged_of(messages: Iterable[WriterCommitMessage | None]) -> list[bytes]:
+    return [one for message in messages if isinstance(message, _Message) for one in message.staged]
+
+
+class _FrameWriter(DataSourceArrowWriter):
+    """Of one batch write; pickles, and its copies write and commit."""
+
+    def __init__(self, target: _Target, write_id: str) -> None:
+        self._target = target
+        self._key = BatchKey(query_id=write_id, batch_id=0, is_write=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a partition."""
+        return _Message(self._target.task(self._key).write(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Intent, publication, outcome."""
+        self._target.commit(self._key, _staged_of(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what other tasks have staged."""
+        self._target.discard(_staged_of(messages))
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    """Of a stream; made anew by Spark wherever it needs one."""
+
+    def __init__(self, target: _Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a partition."""
+        from pyspark import TaskContext  # noqa: PLC0415, in a task only
+
+        context = TaskContext.get()
+        assert context is not None, "in a task"
+        query_id = context.getLocalProperty(QUERY_ID)
+        batch_id = context.getLocalProperty(BATCH_ID)
+        if not query_id or not batch_id:
+            raise UsageError("Spark does not say which batch of which query this task belongs to")
+        key = BatchKey(query_id=query_id, batch_id=int(batch_id))
+        return _Message(self._target.task(key).write(iterator), query_id, int(batch_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, Spark's name
+        """Intent, publication, outcome."""
+        told = [one for one in messages if isinstance(one, _Message)]
+        if not told:
+            return  # no task, so that there are no rows
+        (query_id, batch_id), *others = sorted({(one.query_id, one.batch_id) for one in told})
+        if others or batch_id != batchId:
+            raise UsageError(
+                f"tasks of batch {batchId} say that they belong to {batch_id} of query {query_id}"
+                + "".join(f", to {number} of query {name}" for name, number in others)
+            )
+        self._target.commit(BatchKey(query_id=query_id, batch_id=batchId), _staged_of(told))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, as above
+        """Delete what other tasks have staged."""
+        self._target.discard(_staged_of(messages))
+
+
+def frame_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceArrowWriter:
+    """For `DataSource.writer`: of `df.write.format("coordlog")`, which appends.
+
+    A write with the option `write_id` is done once for each of its values in the life of the job.
+
+    Raises:
+        UsageError: It is to overwrite.
+        OptionError: An option is missing.
+    """
+    _refuse_overwrite(schema, is_asked=overwrite)
+    write_id = options.get("write_id") or secrets.token_hex(8)
+    if not _WRITE_ID.fullmatch(write_id):
+        raise OptionError(
+            "write_id", write_id, "letters, digits, dots, hyphens and underscores, at most 64"
+        )
+    return _FrameWriter(_Target.of(options), write_id)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """For `DataSource.streamWriter`: of `df.writeStream.format("coordlog")`, which appends.
+
+    Raises:
+        UsageError, OptionError: As `frame_writer`.
+    """
+    _refuse_overwrite(schema, is_asked=overwrite)
+    return _StreamWriter(_Target.of(options))
+
+
+def _refuse_overwrite(schema: StructType, *, is_asked: bool) -> None:
+    if is_asked:
+        raise UsageError(
+            f"{len(schema.fields)} columns are to replace what is there, and what is committed stays: "
+            'write with .mode("append"), a stream with .outputMode("append")'
+        )
+
+
+class FrameWrites(DataSource):
+    """The data source `coordlog`, for writing: `spark.dataSource.register(FrameWrites)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `format`."""
+        return "coordlog"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, Spark's signature
+        """See `frame_writer`."""
+        return frame_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
+        """See `stream_writer`."""
+        return stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,272 @@
+"""Which batches of which query are committed: a fold of the log, and the coordinator that asks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from immutables import Map
+
+from coordlog.coordinator import (
+    CoordinatorContext,
+    CoordinatorProvider,
+    EventSourcedCoordinator,
+    Sink,
+)
+from coordlog.errors import RequestRefusedError
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.spark_integration.files.payloads import StagedFile
+
+from .payloads import (
+    BatchIntent,
+    BatchOutcome,
+    BatchPart,
+    BatchStanding,
+    CommitBatch,
+    PartOutcome,
+)
+
+__all__ = [
+    "BATCHES",
+    "BatchKey",
+    "BatchProvider",
+    "BatchesState",
+    "Standing",
+    "standing_of",
+    "why_refused",
+]
+
+BATCHES: Final = "batches"
+"""The operator id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BatchKey:
+    """What a batch is known by."""
+
+    query_id: str
+    """Of the streaming query, from its checkpoint; of a batch write its id."""
+    batch_id: int
+    is_write: bool = False
+    """A batch write: it has no query."""
+
+    def __str__(self) -> str:
+        if self.is_write:
+            return f"write {self.query_id}"
+        return f"batch {self.batch_id} of query {self.query_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """The newest batch of the query, or a write, with an intent and not all of its parts done."""
+
+    batch_id: int
+    open_intent: int | None
+    """Its sequence; None where all intents have an outcome."""
+    done_sinks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesState:
+    """What the log says of a job's batches."""
+
+    query_id: str = ""
+    """The query that the job belongs to now; empty before the first."""
+    former: tuple[str, ...] = ()
+    """Queries whose place another has taken, oldest first."""
+    last_done: int = -1
+    """The highest batch of the query that is committed whole: Spark replays none before its last."""
+    begun: _Begun | None = None
+    writes: Map[str, _Begun] = field(default_factory=Map)
+    """Batch writes that are not done, by id."""
+    writes_done: Map[str, int] = field(default_factory=Map)
+    """The sequence of their last outcome, by id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How one batch stands."""
+
+    is_done: bool = False
+    open_intent: int | None = None
+    done_sinks: tuple[str, ...] = ()
+
+
+def standing_of(state: BatchesState, key: BatchKey) -> Standing:
+    """How a batch stands by the log. One of a query that is not the job's has not begun."""
+    if key.is_write:
+        if key.query_id in state.writes_done:
+            return Standing(is_done=True)
+        begun = state.writes.get(key.query_id)
+    else:
+        if key.query_id != state.query_id:
+            return Standing()
+        if key.batch_id <= state.last_done:
+            return Standing(is_done=True)
+        begun = state.begun
+        if begun is not None and begun.batch_id != key.batch_id:
+            return Standing()
+    if begun is None:
+        return Standing()
+    return Standing(open_intent=begun.open_intent, done_sinks=begun.done_sinks)
+
+
+def why_refused(state: BatchesState, key: BatchKey, instead_of: str) -> str | None:
+    """Why a batch of this query may not be committed; None where it may."""
+    if key.is_write or not state.query_id or key.query_id == state.query_id:
+        return None
+    if instead_of == state.query_id:
+        if state.begun is not None and state.begun.open_intent is not None:
+            return f"batch {state.begun.batch_id} of query {state.query_id} is being committed"
+        return None
+    if key.query_id in state.former:
+        return (
+            f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
+            "not committed any more: end it"
+        )
+    return (
+        f"the job has batches of query {state.query_id}, up to {state.last_done}, and this is query "
+        f"{key.query_id}, with another checkpoint: what the older one has committed would be "
+        f"committed again. Start it with the older one's checkpoint; where it begins after what "
+        f"that one has done, allow it with instead_of={state.query_id!r}"
+    )
+
+
+# --- the fold ---------------------------------------------------------------------------------------------------------
+def _apply(state: BatchesState, record: Record, value: Payload | None) -> BatchesState:
+    if record.kind is Kind.COMMIT_INTENT and isinstance(value, BatchIntent):
+        return _intent(state, record.sequence or 0, value)
+    if record.kind is Kind.COMMIT_OUTCOME and isinstance(value, BatchOutcome):
+        return _outcome(state, record.sequence or 0, value)
+    return state
+
+
+def _intent(state: BatchesState, sequence: int, value: BatchIntent) -> BatchesState:
+    if value.is_write:
+        before = state.writes.get(value.query_id)
+    else:
+        if value.query_id != state.query_id:
+            former = (*state.former, state.query_id) if state.query_id else state.former
+            state = replace(state, query_id=value.query_id, former=former, last_done=-1, begun=None)
+        before = state.begun
+    done = () if before is None or before.batch_id != value.batch_id else before.done_sinks
+    begun = _Begun(batch_id=value.batch_id, open_intent=sequence, done_sinks=done)
+    return _with(state, value, begun)
+
+
+def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:
+    begun = state.writes.get(value.query_id) if value.is_write else state.begun
+    assert begun is not None, "an intent came before it"
+    if all(one.is_done for one in value.parts):
+        if value.is_write:
+            done = state.writes_done.set(value.query_id, sequence)
+            return replace(state, writes=state.writes.delete(value.query_id), writes_done=done)
+        return replace(state, begun=None, last_done=value.batch_id)
+    sinks = {*begun.done_sinks, *(one.sink for one in value.parts if one.is_done)}
+    left = _Begun(batch_id=value.batch_id, open_intent=None, done_sinks=tuple(sorted(sinks)))
+    return _with(state, value, left)
+
+
+def _with(state: BatchesState, value: BatchIntent | BatchOutcome, begun: _Begun) -> BatchesState:
+    if value.is_write:
+        return replace(state, writes=state.writes.set(value.query_id, begun))
+    return replace(state, begun=begun)
+
+
+_PROJECTION: Final[OperatorProjection[BatchesState]] = OperatorProjection(
+    name="coordlog.batches",
+    version=1,
+    initial=BatchesState(),
+    apply=_apply,
+    codec=DerivedCodec(BatchesState),
+    survives_resets=True,
+)
+
+
+# --- the coordinator --------------------------------------------------------------------------------------------------
+class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
+    """Gives an intent for each batch that may be committed and is not."""
+
+    def __init__(self, context: CoordinatorContext, sinks: frozenset[str], driver_id: str) -> None:
+        super().__init__(context)
+        self._sinks, self._driver_id = sinks, driver_id
+
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """There are no subtasks."""
+        raise NotImplementedError(f"subtask {subtask} sent a {type(event).__name__}")
+
+    def handle_coordination_request(self, request: Payload) -> Payload:
+        """`CommitBatch`, answered before its sinks have done it."""
+        if not isinstance(request, CommitBatch):
+            raise RequestRefusedError(f"a {type(request).__name__} is not known here")
+        key = BatchKey(
+            query_id=request.query_id, batch_id=request.batch_id, is_write=request.is_write
+        )
+        if why_not := why_refused(self.state, key, request.instead_of):
+            raise RequestRefusedError(why_not)
+        standing = standing_of(self.state, key)
+        if request.parts and not standing.is_done and standing.open_intent is None:
+            self._check_parts(request, standing)
+            self.context.commit(
+                NO_CHECKPOINT,
+                BatchIntent(
+                    query_id=request.query_id,
+                    batch_id=request.batch_id,
+                    is_write=request.is_write,
+                    parts=request.parts,
+                ),
+            )
+            standing = standing_of(self.state, key)
+        return BatchStanding(
+            is_open=standing.open_intent is not None,
+            is_done=standing.is_done,
+            done_sinks=list(standing.done_sinks),
+        )
+
+    def _check_parts(self, request: CommitBatch, standing: Standing) -> None:
+        if self._driver_id not in ("", request.driver_id):
+            raise RequestRefusedError(
+                f"it is staged for driver {request.driver_id}, and this is driver "
+                f"{self._driver_id}: start the query again"
+            )
+        for one in request.parts:
+            if one.sink not in self._sinks:
+                known = ", ".join(sorted(self._sinks))
+                raise RequestRefusedError(f"there is no sink {one.sink!r}; there are: {known}")
+            if one.sink in standing.done_sinks:
+                raise RequestRefusedError(f"sink {one.sink!r} has its part of this batch already")
+
+
+class BatchProvider(CoordinatorProvider):
+    """Makes the coordinators of a job's batches.
+
+    Args:
+        sink: Settles their intents.
+        sinks: The names of the sinks that it knows.
+        destination: Where they write, as the log is to have it: no credentials.
+    """
+
+    operator_id = BATCHES
+    payload_types: tuple[type[Payload], ...] = (
+        StagedFile,
+        BatchPart,
+        PartOutcome,
+        CommitBatch,
+        BatchStanding,
+        BatchIntent,
+        BatchOutcome,
+    )
+    projection: OperatorProjection[Any] | None = _PROJECTION
+
+    def __init__(self, *, sink: Sink, sinks: frozenset[str], destination: str) -> None:
+        self.sink, self.destination = sink, destination
+        self._sinks = sinks
+        self.driver_id = ""
+        """Of the driver, in the names of all that is staged; set before it starts. Empty: of none, as in a replay."""
+
+    def create(self, context: CoordinatorContext) -> BatchCoordinator:
+        """A new coordinator."""
+        return BatchCoordinator(context, self._sinks, self.driver_id)

@@ -1,0 +1,169 @@
+"""Batches into a folder of Parquet files: executors stage them, the driver gives them their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from coordlog.errors import UsageError
+from coordlog.log.port import LogIdentity
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import NO_CHECKPOINT
+from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.writer import ParquetFileWriter, ParquetWriterOptions
+
+from .payloads import BatchPart, PartOutcome
+from .sinks import At, Batch, nowhere
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FilesTask", "ParquetBatches", "files_part"]
+
+_STAGED = payload_type_of(StagedFile)
+_COLUMN = "staged"
+
+
+class ParquetBatches:
+    """A `BatchSink` of the files of a `ParquetSink`, with its options, its owner and its schema.
+
+    A reader sees a batch file by file, as each gets its name.
+    """
+
+    def __init__(self, sink: ParquetSink) -> None:
+        self._sink = sink
+
+    @property
+    def destination(self) -> str:
+        """See `BatchSink`."""
+        return self._sink.destination
+
+    def as_options(self) -> dict[str, Any]:
+        """What makes the same sink in another process, as JSON has it; the writer's options say the rest."""
+        options = self._sink.writer_options
+        return {
+            "path": self._sink.destination,
+            "compression": options.compression,
+            "row_group_rows": options.row_group_rows,
+            "row_group_bytes": options.row_group_bytes,
+            "partition_by": list(options.partition_by),
+            "roll_bytes": options.roll_bytes,
+            "roll_rows": options.roll_rows,
+            "roll_seconds": options.roll_s,
+            "widen": options.widens,
+        }
+
+    def prepare(self, job_id: str, spark: SparkSession) -> None:
+        """See `BatchSink`."""
+        self._sink.prepare(job_id)
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See `ParquetSink.claim`: a job whose log was lost would write its last batch again."""
+        self._sink.claim(job_id, log, former)
+
+    def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
+        """See `BatchSink`: one file for each partition that has rows, or more, as the sink's options say."""
+        task = FilesTask.of(self._sink.writer_options, batch)
+        rows = frame.mapInArrow(task, f"{_COLUMN} binary").collect()
+        return files_part(batch.sink, [bytes(row[0]) for row in rows])
+
+    def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
+        """See `BatchSink`: a file that has its name with this content is done."""
+        self._sink.settle(PublishFiles(checkpoint_id=NO_CHECKPOINT, files=part.files), at=at)
+        return PartOutcome(
+            sink=part.sink,
+            is_done=True,
+            rows=part.rows,
+            details={"files": str(len(part.files))},
+        )
+
+    def sweep(self, is_in_force: Callable[[], bool]) -> None:
+        """See `BatchSink`."""
+        self._sink.sweep(is_in_force=is_in_force)
+
+
+def files_part(sink: str, staged: Iterable[bytes]) -> BatchPart:
+    """The part that these staged files are, each encoded by the task that has written it."""
+    files = [cast("StagedFile", _STAGED.decode(one)) for one in staged]
+    files.sort(key=lambda one: one.final)
+    return BatchPart(sink=sink, rows=sum(one.rows for one in files), files=files, details={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesTask:
+    """Writes one partition's rows to hidden files, in a Spark task; pickles."""
+
+    options: ParquetWriterOptions
+    job_id: str
+    folder: str
+    """Of the staged files: the driver, the query."""
+    label: str
+    """What final names begin with: the query."""
+    batch_id: int
+
+    @classmethod
+    def of(cls, options: ParquetWriterOptions, batch: Batch) -> FilesTask:
+        """That of a batch."""
+        key = batch.key
+        return cls(
+            options=options,
+            job_id=batch.job_id,
+            folder=f"{batch.driver_id}.{key.query_id}",
+            label=f"{'write' if key.is_write else 'batch'}-{key.query_id[:8]}",
+            batch_id=key.batch_id,
+        )
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`: the files, encoded, one a row."""
+        staged = self.write(batches)
+        yield pa.record_batch({_COLUMN: pa.array(staged, pa.binary())})
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[bytes]:
+        """Write them; the files, encoded. They are there to stay."""
+        from pyspark import TaskContext  # noqa: PLC0415, in a task only
+
+        task = TaskContext.get()
+        assert task is not None, "in a task"
+        writer = ParquetFileWriter(self.options, label=self.label)
+        context = _Context(
+            job_id=self.job_id,
+            driver_id=self.folder,
+            subtask=self.batch_id,
+            attempt_number=task.taskAttemptId(),
+        )
+        writer.open(context, None)
+        try:
+            for one in batches:
+                writer.process(one)
+            return list(writer.final_snapshot().committables)
+        finally:
+            writer.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What a writer of files asks of its attempt; a name is made of it.
+
+    Here the subtask's place is the batch's, and the attempt is a Spark task's, whose number no other one of the
+    session's has.
+    """
+
+    job_id: str
+    driver_id: str
+    subtask: int
+    attempt_number: int
+    operator_id: str = "batches"
+    parallelism: int = 0
+    restored_checkpoint: int = NO_CHECKPOINT
+    is_batch: bool = True
+
+    def send_event(self, event: Payload) -> None:
+        """There is no coordinator behind it."""
+        raise UsageError(f"a {type(event).__name__} goes nowhere from a batch's task")
+
+    def check_alive(self) -> None:
+        """Spark ends its tasks itself."""

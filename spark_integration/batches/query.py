@@ -1,0 +1,90 @@
+"""Which batch of which streaming query a `foreachBatch` function has been given."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from coordlog.errors import UsageError
+
+from .ledger import BatchKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BATCH_ID", "QUERY_ID", "key_of"]
+
+_log = logging.getLogger(__name__)
+
+# Local properties of a batch's thread and tasks, as Spark's StreamExecution and MicroBatchExecution name them.
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+_TEMPORARY: Final = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/?$")
+"""The folder that Spark gives to a query without `checkpointLocation`."""
+
+
+def key_of(frame: DataFrame, batch_id: int) -> BatchKey:
+    """The batch that `frame` holds. Called by a `foreachBatch` function, on the thread that Spark calls it on.
+
+    The query's id is what its checkpoint's file `metadata` says, and outlives restarts. Spark has it
+    in a local property of that thread; what is in the file is compared, once Spark says where it is.
+
+    Raises:
+        UsageError: The caller is not within `foreachBatch`, or the query has no checkpoint of its own.
+    """
+    spark = frame.sparkSession
+    if not hasattr(spark, "_jsparkSession"):
+        raise UsageError(
+            "`foreachBatch` runs in the server's process in Spark Connect, where no coordinator can be: "
+            "run this script there, with spark-submit"
+        )
+    context = spark.sparkContext
+    query_id = context.getLocalProperty(QUERY_ID)
+    told = context.getLocalProperty(BATCH_ID)
+    if not query_id or told != str(batch_id):
+        raise UsageError(
+            f"no streaming query is giving batch {batch_id} on this thread (query {query_id}, batch "
+            f"{told}): hand the function that `exactly_once` returns to `foreachBatch` itself"
+        )
+    root = _checkpoint_root(spark, query_id)
+    if root is not None:
+        _check_root(spark, query_id, root)
+    return BatchKey(query_id=query_id, batch_id=batch_id)
+
+
+def _checkpoint_root(spark: SparkSession, query_id: str) -> str | None:
+    """Where the query's checkpoint is; None where this Spark does not say."""
+    session: Any = spark  # there is no other way to a query of another session
+    try:
+        jvm = session._jvm  # noqa: SLF001
+        queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        query = queries.get(jvm.java.util.UUID.fromString(query_id))
+        return None if query is None else str(query.resolvedCheckpointRoot())
+    except Exception as error:  # noqa: BLE001, whatever py4j says of a Spark that has it elsewhere
+        _log.debug("query=%s its checkpoint is not known: %s", query_id, error)
+        return None
+
+
+def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
+    if _TEMPORARY.search(root):
+        raise UsageError(
+            f"query {query_id} has no `checkpointLocation`: its checkpoint, {root}, is gone when it "
+            "ends, and the next start would begin anew; give it one with "
+            '.option("checkpointLocation", …)'
+        )
+    session: Any = spark  # as above
+    path = session._jvm.org.apache.hadoop.fs.Path(f"{root}/metadata")  # noqa: SLF001
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    stream = path.getFileSystem(conf).open(path)
+    try:
+        there = json.loads(bytes(stream.readAllBytes()))["id"]
+    finally:
+        stream.close()
+    if there != query_id:
+        raise UsageError(
+            f"query {query_id} runs on a checkpoint of query {there}, {root}: it was exchanged "
+            "while the query ran; start it again"
+        )

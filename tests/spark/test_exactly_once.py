@@ -1,0 +1,155 @@
+"""`exactly_once` on Spark: batches into Parquet files, the driver killed at every step, and the plain way beside it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from brokers import broker
+from coordlog.errors import UsageError
+from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.kafka import KafkaLog
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration import ParquetSink, exactly_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
+
+__all__ = ["broker"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SCRIPT = Path(__file__).with_name("batch_script.py")
+LIMIT_S = 120
+LINES_A_FILE = 20
+
+PLACES = ("staged", "before part", "after link", "after part")
+"""Where the driver dies, once each: before the intent, after it, between two files, before the outcome."""
+
+
+def make_input(folder: Path, files: int) -> Counter[str]:
+    """Files of lines, and the lines."""
+    (folder / "in").mkdir(parents=True)
+    lines: Counter[str] = Counter()
+    for number in range(files):
+        mine = [f"{number}-{n}" for n in range(LINES_A_FILE)]
+        lines.update(mine)
+        (folder / "in" / f"{number:03}.txt").write_text("\n".join(mine) + "\n", "utf-8")
+    return lines
+
+
+def lines_in(folder: Path) -> Counter[str]:
+    """What the files hold that a reader sees, counted without Spark."""
+    found: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.parquet")):
+        found.update(pq.ParquetFile(path).read().column("value").to_pylist())
+    return found
+
+
+def run_stream(
+    spark: SparkSession, folder: Path, write: ExactlyOnce, checkpoint: str | None = "checkpoint"
+) -> str:
+    """Run the stream over all that is there; the query's id."""
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+    writer = lines.load(str(folder / "in")).writeStream.foreachBatch(write)
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", str(folder / checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(LIMIT_S)
+    finally:
+        query.stop()
+    return str(query.id)
+
+
+def test_a_stream_is_written_once_and_its_query_is_known_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines, log = make_input(tmp_path, 2), MemoryLog()
+
+    def function(batch: DataFrame, _batch_id: int) -> DataFrame:
+        return batch.repartition(2)
+
+    with exactly_once(function, job="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
+        query_id = run_stream(spark, tmp_path, write)
+        lines.update(["late"])
+        (tmp_path / "in" / "late.txt").write_text("late\n", "utf-8")
+        assert run_stream(spark, tmp_path, write) == query_id
+        with pytest.raises(Exception, match=f"instead_of='{query_id}'"):
+            run_stream(spark, tmp_path, write, "another")
+        with pytest.raises(Exception, match="has no `checkpointLocation`"):
+            run_stream(spark, tmp_path, write, None)
+    assert lines_in(tmp_path / "out") == lines
+    names = [one.name for one in (tmp_path / "out").glob("*.parquet")]
+    assert all(one.startswith(f"batch-{query_id[:8]}-0000") for one in names)
+
+
+def test_a_batch_that_is_called_for_again_is_skipped_and_one_of_nobody_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    context, query_id = spark.sparkContext, str(uuid.uuid4())
+    frame = spark.range(10).selectExpr("cast(id as string) as value")
+    with exactly_once(job="s", log=MemoryLog(), sink=ParquetSink(tmp_path / "out")) as write:
+        with pytest.raises(UsageError, match="no streaming query is giving batch 0"):
+            write(frame, 0)
+        context.setLocalProperty("sql.streaming.queryId", query_id)
+        context.setLocalProperty("streaming.sql.batchId", "0")
+        try:
+            write(frame, 0)
+            write(frame, 0)
+        finally:
+            context.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+            context.setLocalProperty("streaming.sql.batchId", None)  # type: ignore[arg-type]
+    assert lines_in(tmp_path / "out") == Counter(str(n) for n in range(10))
+
+
+def run_script(folder: Path, servers: str, place: str) -> int:
+    """Run the program; its exit status."""
+    command = [sys.executable, str(SCRIPT), str(folder), servers, place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    print(place, done.returncode, done.stderr[-2000:] if done.returncode > 0 else "")
+    return done.returncode
+
+
+@pytest.mark.kafka
+@pytest.mark.kill
+@pytest.mark.any_spark
+@pytest.mark.clause("H3")
+@pytest.mark.timeout(600)
+def test_a_driver_killed_between_every_two_steps_loses_and_doubles_nothing(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    """Each run goes on where the last one died, and dies at the next place; the plain way doubles its batch."""
+    lines, servers = make_input(tmp_path, len(PLACES) + 1), broker.bootstrap_servers
+    assert run_script(tmp_path, servers, "written") == -signal.SIGKILL
+    for place in PLACES:
+        assert run_script(tmp_path, servers, place) == -signal.SIGKILL
+        assert lines_in(tmp_path / "once") <= lines, "nothing stands there twice at any time"
+    assert run_script(tmp_path, servers, "-") == 0
+    assert lines_in(tmp_path / "once") == lines
+
+    control = lines_in(tmp_path / "plain")
+    assert set(control) == set(lines)
+    assert sum(control.values()) == sum(lines.values()) + LINES_A_FILE, "its batch is there twice"
+
+    log = KafkaLog.for_job("stream", servers)
+    kinds = [
+        one.record.kind
+        for one in audit_records(log.read(0, log.high_watermark()))
+        if one.counts and one.record is not None
+    ]
+    assert kinds.count(Kind.EPOCH_STARTED) == len(PLACES) + 1
+    assert kinds.count(Kind.COMMIT_INTENT) == len(PLACES) + 1
+    assert kinds.count(Kind.COMMIT_OUTCOME) == len(PLACES) + 1

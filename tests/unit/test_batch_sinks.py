@@ -1,0 +1,219 @@
+"""Sinks of batches, their tasks run here: Parquet files and SQLite tables, with drivers that stand still anywhere."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batch_cases import BatchCase
+from batch_fakes import ArrowFrame
+from coordlog.errors import OptionError, SinkError
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.ledger import BatchKey
+from coordlog.spark_integration.batches.sinks import Batch
+from coordlog.spark_integration.files.sink import ParquetSink
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+
+
+def frame_of(*partitions: list[int], batch_id: int = 0) -> Any:  # noqa: ANN401, it stands for a DataFrame
+    tables = [
+        pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([f"n{i}" for i in ids])})
+        for ids in partitions
+    ]
+    return ArrowFrame(tables, batch_id=batch_id)
+
+
+def rows_in(folder: Path) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for path in sorted(folder.glob("*.parquet")):
+        found.update(pq.ParquetFile(path).read().column("id").to_pylist())
+    return found
+
+
+FILE = "batch-q-1-00000-"
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.parametrize(
+    "place", ["staged", "before link", "after link", "after fsync", "after part sink"]
+)
+def test_files_are_published_once_whatever_driver_stands_still_where(
+    tmp_path: Path, place: str
+) -> None:
+    case = BatchCase(lambda: ParquetSink(tmp_path / "out"))
+
+    def look() -> None:
+        assert rows_in(tmp_path / "out") == Counter(range(5))
+
+    case.dies_at(place, 0, frame_of([0, 1], [], [2, 3, 4]), look)
+    names = [one.name for one in sorted((tmp_path / "out").glob("*.parquet"))]
+    assert len(names) == 2
+    assert all(one.startswith(FILE) for one in names)
+    left = [one for one in (tmp_path / "out" / ".coordlog" / "staging").rglob("*") if one.is_file()]
+    assert left == []
+
+
+def test_files_of_another_log_of_the_job_are_not_written_beside(tmp_path: Path) -> None:
+    case = BatchCase(lambda: ParquetSink(tmp_path / "out"))
+    first = case.driver()
+    first(frame_of([1]), 0)
+    first.close()
+    case.log = MemoryLog("another.log")
+    with pytest.raises(SinkError, match="with another log"):
+        case.driver()(frame_of([1]), 0)
+    assert rows_in(tmp_path / "out") == Counter([1])
+
+
+class Shop:
+    """A SQLite file with a table `orders`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run("CREATE TABLE orders (id BIGINT, name TEXT, source TEXT DEFAULT 'x')")
+
+    def sink(self) -> DatabaseTable:
+        return DatabaseTable.sqlite(self.path, "orders")
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(self.path)
+        try:
+            rows = connection.execute(statement).fetchall()
+            connection.commit()
+        finally:
+            connection.close()
+        return rows
+
+    def tables(self) -> set[str]:
+        return {row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "shop.db")
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.parametrize("place", ["staged", "before part sink", "committed", "after part sink"])
+def test_rows_are_moved_once_whatever_driver_stands_still_where(shop: Shop, place: str) -> None:
+    case = BatchCase(shop.sink)
+
+    def look() -> None:
+        assert shop.run("SELECT id, name, source FROM orders ORDER BY id") == [
+            (n, f"n{n}", "x") for n in range(5)
+        ]
+
+    case.dies_at(place, 0, frame_of([0, 1], [], [2, 3, 4]), look)
+    assert shop.run("SELECT job, query, batch, sink, row_count FROM coordlog_batches") == [
+        ("case", "q-1", 0, "sink", 5)
+    ]
+    assert shop.tables() == {"orders", "coordlog_batches"}
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.parametrize("place", ["marker set", "rows moved"])
+def test_a_transaction_that_is_cut_off_leaves_nothing_and_is_done_again(
+    shop: Shop, place: str
+) -> None:
+    seen: list[str] = []
+
+    def at(here: str) -> None:
+        seen.append(here)
+        if here == place and seen.count(place) == 1:
+            raise SinkError("the database", "its connection is gone", "try again")
+
+    driver = BatchCase(shop.sink).driver(at)
+    driver(frame_of([0, 1], [2]), 0)
+    driver.close()
+    assert seen.count(place) == 2
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(0,), (1,), (2,)]
+
+
+def test_what_a_task_has_staged_that_was_not_the_one_counted_is_not_moved(shop: Shop) -> None:
+    """Spark runs a task again, or a copy of it: the rows of the attempt whose result came are the ones."""
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=3), sink="sink")
+    part = sink.stage(frame_of([1, 2]), batch)
+    shop.run(f"INSERT INTO {part.details['staging']} VALUES (999, 1, 'of a copy')")
+    assert sink.settle(part, batch).is_done
+    assert shop.run("SELECT id, name FROM orders ORDER BY id") == [(1, "n1"), (2, "n2")]
+
+
+def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    frame = cast("Any", ArrowFrame([pa.table({"id": [1], "colour": ["red"]})]))
+    with pytest.raises(SinkError, match=r"a staging table cannot be made: .*colour"):
+        sink.stage(frame, batch)
+    assert shop.tables() == {"orders", "coordlog_batches"}
+
+
+def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    part = sink.stage(frame_of([1, 2], [3]), batch)
+    shop.run(f"DELETE FROM {part.details['staging']} WHERE id = 2")
+    with pytest.raises(SinkError, match="has 2 rows of the 3 that were staged"):
+        sink.settle(part, batch)
+    assert shop.run("SELECT count(*) FROM orders") == [(0,)]
+    shop.run(f"DROP TABLE {part.details['staging']}")
+    with pytest.raises(SinkError, match="a batch cannot be moved: OperationalError: no such table"):
+        sink.settle(part, batch)
+    assert shop.run("SELECT count(*) FROM coordlog_batches") == [(0,)]
+
+
+def test_names_that_are_no_names_of_ours_are_not_put_into_a_statement(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    part = sink.stage(frame_of([1]), batch)
+    part.details["staging"] = "orders; DROP TABLE orders"
+    with pytest.raises(SinkError, match="no staging table of ours"):
+        sink.settle(part, batch)
+
+
+def test_only_what_was_listed_is_swept_and_only_by_the_driver_in_force(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    staging = sink.stage(frame_of([1]), batch).details["staging"]
+    sink.sweep(lambda: False)
+    assert staging in shop.tables()
+    other = DatabaseTable.sqlite(shop.path, "orders")
+    other.prepare("another", cast("Any", None))
+    other.sweep(lambda: True)
+    assert staging in shop.tables(), "it is of another job"
+    sink.sweep(lambda: True)
+    assert staging not in shop.tables()
+
+
+def test_a_table_that_is_not_there_is_refused_before_anything_is_staged(tmp_path: Path) -> None:
+    sink = DatabaseTable.sqlite(tmp_path / "empty.db", "orders")
+    with pytest.raises(SinkError, match="it cannot be made ready: OperationalError: no such table"):
+        sink.prepare("case", cast("Any", None))
+
+
+def test_a_destination_shows_no_password() -> None:
+    for given in ("host=db password=secret", "postgresql://me:secret@db/shop"):
+        with pytest.raises(OptionError) as raised:
+            DatabaseTable.postgresql(given, "orders")
+        assert "secret" not in str(raised.value)
+    with pytest.raises(OptionError, match="table"):
+        DatabaseTable.sqlite("shop.db", " ")
+    assert DatabaseTable.sqlite("/x/shop.db", "orders").destination == "/x/shop.db orders"

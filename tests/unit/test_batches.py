@@ -1,0 +1,386 @@
+"""Batches that are committed once: replays, drivers that die or stand still anywhere, queries that change (H3, K2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from batch_fakes import FakeFrame, MemoryTable, Stop
+from coordlog.errors import (
+    CoordlogError,
+    DriverAliveError,
+    FencedError,
+    JobFailedError,
+    OptionError,
+    UsageError,
+)
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
+from coordlog.spark_integration.batches.payloads import BatchPart
+from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.files.payloads import StagedFile
+
+pytestmark = pytest.mark.slow
+
+PLACES = (
+    "before staging",
+    "staged",
+    "before part sink",
+    "looked",
+    "moved",
+    "after part sink",
+    "intent recorded",
+    "outcome recorded",
+)
+"""All at which a driver can die between the beginning of a batch and its end, in their order."""
+
+BATCH = ["a", "b"]
+WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+
+
+class Drivers:
+    """Drivers of one job over one log, as many as a test wants; all end with it."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.made: list[ExactlyOnce] = []
+        self.stops: list[Stop] = []
+        self.threads: list[threading.Thread] = []
+
+    def make(
+        self,
+        sink: MemoryTable | Mapping[str, MemoryTable],
+        *,
+        at: At = nowhere,
+        take_over: bool = True,
+        instead_of: str = "",
+        function: Any = None,  # noqa: ANN401, it takes and gives a FakeFrame
+    ) -> ExactlyOnce:
+        made = exactly_once(
+            function,
+            job="orders",
+            log=self.log,
+            sink=cast("Any", sink),
+            at=at,
+            take_over=take_over,
+            instead_of=instead_of,
+        )
+        self.made.append(made)
+        return made
+
+    def stand_still(self, sink: MemoryTable, place: str) -> tuple[Stop, list[BaseException | None]]:
+        """A driver that writes the batch and stands still at this place; what comes of it when it is let go."""
+        stop, came = Stop(place), list[BaseException | None]()
+        driver = self.make(sink, at=stop)
+
+        def work() -> None:
+            try:
+                write(driver)
+            except CoordlogError as error:
+                came.append(error)
+            else:
+                came.append(None)
+
+        thread = threading.Thread(target=work, daemon=True)
+        self.stops.append(stop)
+        self.threads.append(thread)
+        thread.start()
+        assert stop.reached.wait(WAIT_S), f"it comes by {place}: {stop.seen}, {came}"
+        return stop, came
+
+    def records(self) -> list[Record]:
+        found = audit_records(self.log.read(0, self.log.high_watermark()))
+        return [one.record for one in found if one.counts and one.record is not None]
+
+    def kinds(self) -> list[Kind]:
+        return [one.kind for one in self.records()]
+
+    def end(self) -> None:
+        for stop in self.stops:
+            stop.gone_on.set()
+        for thread in self.threads:
+            thread.join(WAIT_S)
+        for one in self.made:
+            with suppress(CoordlogError):
+                one.close()
+
+
+@pytest.fixture
+def drivers() -> Iterator[Drivers]:
+    made = Drivers()
+    yield made
+    made.end()
+
+
+def write(
+    driver: ExactlyOnce, batch_id: int = 0, query_id: str = "q-1", rows: list[str] | None = None
+) -> None:
+    frame = FakeFrame(BATCH if rows is None else rows, query_id=query_id, batch_id=batch_id)
+    driver(cast("Any", frame), batch_id)
+
+
+def test_a_batch_is_an_intent_then_the_doing_then_an_outcome(drivers: Drivers) -> None:
+    table, seen = MemoryTable(), list[str]()
+
+    def at(place: str) -> None:
+        seen.append(place)
+        if place == "before part sink":
+            assert Kind.COMMIT_INTENT in drivers.kinds(), "the log has it before anything is done"
+            assert table.rows == []
+        if place == "outcome recorded":
+            assert table.rows == BATCH
+
+    write(drivers.make(table, at=at))
+    assert sorted(seen) == sorted(PLACES)
+    kinds = [one for one in drivers.kinds() if one is not Kind.TYPE_REGISTERED]
+    assert kinds == [
+        Kind.EPOCH_STARTED,
+        Kind.COORDINATORS_STARTED,
+        Kind.REQUEST,
+        Kind.COMMIT_INTENT,
+        Kind.RESPONSE,
+        Kind.COMMIT_OUTCOME,
+    ]
+
+
+def test_a_batch_that_is_committed_is_skipped_when_it_is_replayed(drivers: Drivers) -> None:
+    table, calls = MemoryTable(), list[int]()
+
+    def function(frame: object, batch_id: int) -> object:
+        calls.append(batch_id)
+        return frame
+
+    first = drivers.make(table, function=function)
+    write(first)
+    write(first)
+    first.close()
+    second = drivers.make(table, function=function)
+    write(second)
+    write(second, 1, rows=["c"])
+    assert table.rows == ["a", "b", "c"]
+    assert calls == [0, 1]
+    assert drivers.kinds().count(Kind.COMMIT_INTENT) == 2
+
+
+@pytest.mark.clause("H3")
+@pytest.mark.clause("K2")
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("is_staging", [True, False], ids=["staged", "one step"])
+def test_a_driver_that_stands_still_anywhere_doubles_nothing_when_it_goes_on(
+    drivers: Drivers, place: str, *, is_staging: bool
+) -> None:
+    """Until it goes on it is a driver that was killed there: the next one finds all, and writes the batch once."""
+    table = MemoryTable(is_staging=is_staging)
+    stop, came = drivers.stand_still(table.of_driver(), place)
+    second = drivers.make(table.of_driver())
+    write(second)
+    assert table.rows == BATCH, "as if the first had been killed"
+    stop.gone_on.set()
+    drivers.threads[0].join(WAIT_S)
+    assert table.rows == BATCH, "what the first does late changes nothing"
+    write(second, 1, rows=["c"])
+    assert table.rows == ["a", "b", "c"]
+    assert len(came) == 1
+    if place == "outcome recorded":
+        assert came == [None], "its batch was committed before it stood still"
+    elif place != "intent recorded":  # its worker goes on: one of the two has committed the batch
+        assert isinstance(came[0], FencedError), came
+    outcomes = drivers.kinds().count(Kind.COMMIT_OUTCOME)
+    assert outcomes == drivers.kinds().count(Kind.COMMIT_INTENT)
+
+
+def test_a_driver_is_refused_while_another_one_lives(drivers: Drivers) -> None:
+    table = MemoryTable()
+    write(drivers.make(table))
+    with pytest.raises(DriverAliveError):
+        write(drivers.make(table, take_over=False))
+    assert table.rows == BATCH
+
+
+def test_a_fenced_driver_does_not_take_its_place_back_by_itself(drivers: Drivers) -> None:
+    table = MemoryTable()
+    first = drivers.make(table, take_over=False)
+    write(first)
+    write(drivers.make(table), 1, rows=["c"])
+    with pytest.raises(FencedError):
+        write(first, 2, rows=["d"])
+    with pytest.raises(DriverAliveError):
+        write(first, 2, rows=["d"])
+    assert table.rows == ["a", "b", "c"]
+
+
+def test_a_new_query_is_refused_until_it_is_allowed_by_the_older_ones_name(
+    drivers: Drivers,
+) -> None:
+    table = MemoryTable()
+    first = drivers.make(table)
+    write(first, 4)
+    with pytest.raises(UsageError, match=r"batches of query q-1, up to 4, .* instead_of='q-1'"):
+        write(first, 0, "q-2")
+    with pytest.raises(UsageError, match="instead_of='q-1'"):
+        write(drivers.make(table, instead_of="q-7"), 0, "q-2")
+    second = drivers.make(table, instead_of="q-1")
+    write(second, 0, "q-2", ["c"])
+    write(second, 0, "q-2", ["c"])
+    assert table.rows == ["a", "b", "c"]
+    with pytest.raises(UsageError, match="q-2 has taken the place of query q-1"):
+        write(second, 5, "q-1")
+
+
+def test_several_sinks_get_their_parts_and_only_what_is_missing_is_done_again(
+    drivers: Drivers,
+) -> None:
+    tables = {"bad": MemoryTable(), "good": MemoryTable(is_staging=False)}
+    stop = Stop("after part bad")
+
+    def function(frame: Any, batch_id: int) -> object:  # noqa: ANN401, a FakeFrame
+        return {name: FakeFrame([f"{name} {one}" for one in frame.rows]) for name in tables}
+
+    first = drivers.make(
+        {name: one.of_driver() for name, one in tables.items()}, at=stop, function=function
+    )
+    drivers.stops.append(stop)
+    thread = threading.Thread(target=lambda: suppressed(first), daemon=True)
+    drivers.threads.append(thread)
+    thread.start()
+    assert stop.reached.wait(WAIT_S)
+    second = drivers.make(
+        {name: one.of_driver() for name, one in tables.items()}, function=function
+    )
+    write(second)
+    stop.gone_on.set()
+    thread.join(WAIT_S)
+    assert {name: one.rows for name, one in tables.items()} == {
+        "bad": ["bad a", "bad b"],
+        "good": ["good a", "good b"],
+    }
+    intents = [one for one in drivers.records() if one.kind is Kind.COMMIT_INTENT]
+    assert len(intents) == 2, "the second one is of what the sink with one step did not have"
+
+
+def suppressed(driver: ExactlyOnce) -> None:
+    with suppress(CoordlogError):
+        write(driver)
+
+
+def test_a_sink_that_cannot_ends_the_driver_and_the_next_start_settles_what_is_open(
+    drivers: Drivers,
+) -> None:
+    table = MemoryTable()
+    sinks = cast("Any", {"sink": table})
+    first = ExactlyOnce(
+        None,
+        service=lambda: BatchService(
+            job="orders", log=drivers.log, sinks=sinks, retry_backoff_s=0.001
+        ),
+    )
+    drivers.made.append(first)
+    write(first)
+    table.problem = "the disk is full"
+    with pytest.raises(JobFailedError, match="the disk is full"):
+        write(first, 1, rows=["c"])
+    assert table.tries == 1 + 5
+    assert drivers.kinds()[-1] is Kind.JOB_FAILED
+    table.problem = ""
+    write(first, 1, rows=["c"])
+    assert table.rows == ["a", "b", "c"]
+    assert Kind.RESET_TO_CHECKPOINT in drivers.kinds()
+    write(first)
+    assert table.rows == ["a", "b", "c"], "no reset makes a batch that is committed unknown"
+    write(first, 2, rows=["d"])
+    assert table.rows == ["a", "b", "c", "d"]
+    assert drivers.kinds().count(Kind.COMMIT_INTENT) == 3
+
+
+def test_a_restart_from_a_snapshot_knows_the_batches(drivers: Drivers) -> None:
+    table = MemoryTable()
+    sinks = cast("Any", {"sink": table})
+
+    def made() -> ExactlyOnce:
+        one = ExactlyOnce(
+            None,
+            service=lambda: BatchService(
+                job="orders", log=drivers.log, sinks=sinks, snapshot_every=10
+            ),
+        )
+        drivers.made.append(one)
+        return one
+
+    first = made()
+    for batch_id in range(8):
+        write(first, batch_id, rows=[str(batch_id)])
+    first.close()
+    assert Kind.SNAPSHOT in drivers.kinds()
+    second = made()
+    write(second, 7, rows=["7"])
+    write(second, 8, rows=["8"])
+    assert table.rows == [str(n) for n in range(9)]
+
+
+def test_what_a_dead_driver_has_staged_and_not_intended_is_swept(drivers: Drivers) -> None:
+    table = MemoryTable()
+    drivers.stand_still(table.of_driver(), "staged")
+    assert len(table.staged) == 1
+    write(drivers.make(table), 1, rows=["c"])
+    assert table.staged == {}
+
+
+def test_the_function_must_return_a_frame_for_each_sink(drivers: Drivers) -> None:
+    two = {"a": MemoryTable(), "b": MemoryTable()}
+    with pytest.raises(UsageError, match="frames for 'sink', and the sinks are 'a', 'b'"):
+        write(drivers.make(two))
+    with pytest.raises(UsageError, match="returned a NoneType for sink 'sink'"):
+        write(drivers.make(MemoryTable(), function=lambda _frame, _batch_id: None))
+
+
+class ManyFiles(MemoryTable):
+    """Says that it has staged so many files."""
+
+    count = 2_000
+
+    def stage(self, frame: Any, batch: Batch) -> BatchPart:  # noqa: ANN401, a FakeFrame
+        staged = super().stage(frame, batch)
+        name = ".coordlog/staging/0123456789abcdef.query/0-7-0.parquet"
+        file = StagedFile(staged=name, final=name, size_bytes=1, checksum="0" * 64, rows=1)
+        return replace(staged, files=[file] * self.count)
+
+
+def test_more_files_than_a_record_names_are_refused_before_the_intent(drivers: Drivers) -> None:
+    table = ManyFiles()
+    driver = drivers.make(table)
+    with pytest.raises(UsageError, match=r"has 2000 files, .* coalesce the frame"):
+        write(driver)
+    assert Kind.COMMIT_INTENT not in drivers.kinds()
+    table.count = 900
+    write(driver)
+    assert table.rows == BATCH
+
+
+def test_outside_foreach_batch_there_is_no_batch(drivers: Drivers) -> None:
+    driver = drivers.make(MemoryTable())
+    with pytest.raises(UsageError, match="no streaming query is giving batch 3 on this thread"):
+        driver(cast("Any", FakeFrame([], batch_id=2)), 3)
+
+
+def test_options_are_looked_at_when_they_are_given() -> None:
+    with pytest.raises(OptionError, match="job_id"):
+        exactly_once(job="A b", log=MemoryLog(), sink=cast("Any", MemoryTable()))
+    with pytest.raises(OptionError, match="sink"):
+        exactly_once(job="a", log=MemoryLog(), sink={})
+    with pytest.raises(OptionError, match="function"):
+        exactly_once(cast("Any", 7), job="a", log=MemoryLog(), sink=cast("Any", MemoryTable()))

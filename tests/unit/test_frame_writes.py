@@ -1,0 +1,187 @@
+"""`format("coordlog")` for writing, without Spark: what its writers stage, ask, wait for and throw away (clause J1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import LongType, StructField, StructType
+
+from batch_fakes import FakeSpark, MemoryTable
+from coordlog.errors import OptionError, RequestRefusedError, RequestUnansweredError, UsageError
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind
+from coordlog.spark_integration.batches import frame_writer as frame_writes
+from coordlog.spark_integration.batches.exactly_once import sinks_of
+from coordlog.spark_integration.batches.frame_writer import (
+    FrameWrites,
+    frame_writer,
+    stream_writer,
+)
+from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.token import find_token
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = StructType([StructField("id", LongType())])
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
+def service(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BatchService]:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COORDLOG_TOKEN", raising=False)
+    sinks = sinks_of({"sink": ParquetSink(tmp_path / "out"), "table": cast("Any", MemoryTable())})
+    with BatchService(job="frames", log=log, sinks=sinks, retry_backoff_s=0.001) as made:
+        made.start(cast("Any", FakeSpark("", 0)))
+        yield made
+
+
+def rows_in(folder: Path) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for path in sorted((folder / "out").glob("*.parquet")):
+        found.update(pq.ParquetFile(path).read().column("id").to_pylist())
+    return found
+
+
+def staged_in(folder: Path) -> list[str]:
+    found = (folder / "out" / ".coordlog" / "staging").rglob("*.parquet")
+    return [one.name for one in found]
+
+
+def stage(
+    writer: Any,  # noqa: ANN401, either of the two
+    ids: list[int],
+    *,
+    task: int,
+    query_id: str | None = "q-1",
+    batch_id: str | None = "0",
+) -> WriterCommitMessage:
+    """As a task of Spark calls it."""
+    told = {"sql.streaming.queryId": query_id, "streaming.sql.batchId": batch_id}
+    context = SimpleNamespace(taskAttemptId=lambda: task, getLocalProperty=told.get)
+    batches = pa.table({"id": pa.array(ids, pa.int64())}).to_batches()
+    with mock.patch.object(TaskContext, "get", return_value=context):
+        message: WriterCommitMessage = writer.write(iter(batches))
+    return message
+
+
+def intents(log: MemoryLog) -> int:
+    found = audit_records(log.read(0, log.high_watermark()))
+    return sum(one.record is not None and one.record.kind is Kind.COMMIT_INTENT for one in found)
+
+
+def test_a_write_stages_in_tasks_and_is_committed_by_the_driver(
+    service: BatchService, tmp_path: Path, log: MemoryLog
+) -> None:
+    options = service.options()
+    writer = frame_writer(options, SCHEMA, overwrite=False)
+    messages = [stage(writer, [1, 2], task=7), stage(writer, [3], task=8)]
+    assert rows_in(tmp_path) == Counter()
+    assert len(staged_in(tmp_path)) == 2
+    writer.commit(messages)
+    assert rows_in(tmp_path) == Counter([1, 2, 3])
+    assert staged_in(tmp_path) == []
+    writer.commit([])
+    assert intents(log) == 1, "it was committed whole"
+
+
+def test_a_named_write_is_done_once_and_what_it_stages_again_goes(
+    service: BatchService, tmp_path: Path, log: MemoryLog
+) -> None:
+    for task in (7, 8):
+        options = {**service.options(), "write_id": "2026-01-02"}
+        writer = frame_writer(options, SCHEMA, overwrite=False)
+        writer.commit([stage(writer, [1, 2], task=task)])
+    assert rows_in(tmp_path) == Counter([1, 2])
+    assert staged_in(tmp_path) == []
+    assert intents(log) == 1
+
+
+def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
+    service: BatchService, tmp_path: Path
+) -> None:
+    options = service.options()
+    for task in (7, 8):
+        writer = stream_writer(options, SCHEMA, overwrite=False)
+        message = stage(writer, [1], task=task, batch_id="4")
+        stream_writer(options, SCHEMA, overwrite=False).commit([message], 4)
+    assert rows_in(tmp_path) == Counter([1])
+    assert staged_in(tmp_path) == []
+    writer = stream_writer(options, SCHEMA, overwrite=False)
+    with pytest.raises(UsageError, match="tasks of batch 6 say that they belong to 5"):
+        writer.commit([stage(writer, [2], task=9, batch_id="5")], 6)
+    with pytest.raises(UsageError, match="does not say which batch"):
+        stage(writer, [2], task=10, query_id=None)
+    with pytest.raises(RequestRefusedError, match="instead_of='q-1'"):
+        writer.commit([stage(writer, [2], task=11, query_id="q-2")], 0)
+    writer.commit([], 5)
+    assert rows_in(tmp_path) == Counter([1])
+
+
+def test_an_aborted_write_takes_away_what_its_tasks_have_staged(
+    service: BatchService, tmp_path: Path
+) -> None:
+    options = service.options()
+    writer, streamed = (
+        frame_writer(options, SCHEMA, overwrite=False),
+        stream_writer(options, SCHEMA, overwrite=False),
+    )
+    writer.abort([stage(writer, [1], task=7), None])
+    streamed.abort([stage(streamed, [1], task=8), None], 0)
+    assert staged_in(tmp_path) == []
+    assert rows_in(tmp_path) == Counter()
+
+
+def test_a_commit_that_is_not_settled_in_time_says_that_it_will_be(
+    service: BatchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_writes, "BATCH_COMMIT_S", 0.0)
+    monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
+    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    with pytest.raises(RequestUnansweredError, match="not settled after 0 s; its intent is in the"):
+        writer.commit([stage(writer, [1], task=7)])
+
+
+def never() -> None:
+    raise OSError("it cannot")
+
+
+def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
+    token = find_token("frames")
+    assert token is not None
+    assert token.text() not in repr(service.options())
+    with pytest.raises(OptionError, match="job, endpoint, driver, sink, files"):
+        frame_writer({}, SCHEMA, overwrite=False)
+    with pytest.raises(OptionError, match=r"one of Parquet files, sink; others"):
+        service.options("table")
+    with pytest.raises(OptionError, match="write_id"):
+        frame_writer({**service.options(), "write_id": "a b"}, SCHEMA, overwrite=False)
+    with pytest.raises(UsageError, match="what is committed stays"):
+        stream_writer(service.options(), SCHEMA, overwrite=True)
+    with pytest.raises(UsageError, match="not been started"):
+        BatchService(job="x", log=MemoryLog(), sinks=service.sinks).options()
+
+
+def test_the_data_source_makes_these_writers(service: BatchService) -> None:
+    source = FrameWrites(service.options())
+    assert FrameWrites.name() == "coordlog"
+    assert type(source.writer(SCHEMA, overwrite=False)).__name__ == "_FrameWriter"
+    assert type(source.streamWriter(SCHEMA, overwrite=False)).__name__ == "_StreamWriter"
