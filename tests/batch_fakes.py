@@ -12,6 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource
 
 from coordlog.errors import SinkError
 from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
@@ -42,6 +43,13 @@ class FakeSpark:
     @property
     def sparkContext(self) -> FakeSpark:  # noqa: N802, Spark's name
         return self
+
+    @property
+    def dataSource(self) -> FakeSpark:  # noqa: N802, Spark's name
+        return self
+
+    def register(self, source: type[DataSource]) -> None:
+        assert source.name() == "coordlog"
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802, Spark's name
         return self._properties.get(name)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
@@ -40,7 +39,7 @@ from .sinks import Batch
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FrameWrites", "frame_writer", "stream_writer"]
+__all__ = ["frame_writer", "stream_writer"]
 
 _STAGED = payload_type_of(StagedFile)
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -251,20 +250,3 @@ def _refuse_overwrite(schema: StructType, *, is_asked: bool) -> None:
             f"{len(schema.fields)} columns are to replace what is there, and what is committed stays: "
             'write with .mode("append"), a stream with .outputMode("append")'
         )
-
-
-class FrameWrites(DataSource):
-    """The data source `coordlog`, for writing: `spark.dataSource.register(FrameWrites)`."""
-
-    @classmethod
-    def name(cls) -> str:
-        """For `format`."""
-        return "coordlog"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, Spark's signature
-        """See `frame_writer`."""
-        return frame_writer(self.options, schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
-        """See `stream_writer`."""
-        return stream_writer(self.options, schema, overwrite=overwrite)

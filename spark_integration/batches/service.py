@@ -30,6 +30,7 @@ from coordlog.log.port import Log
 from coordlog.projections.state import JobState
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Record
+from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.job import check_job_id
 from coordlog.spark_integration.payload_options import PayloadChoice
 from coordlog.spark_integration.stageless import StagelessSurroundings, stageless_chain
@@ -92,6 +93,7 @@ class BatchService:
         self._parts = PartsSink(job, self.sinks, at)
         self._driver: JobDriver | None = None
         self._surroundings: StagelessSurroundings | None = None
+        self._spark: SparkSession | None = None
         self._changed = threading.Condition()
         self._released_to = -1
         """The sequence of the newest record that is known to count."""
@@ -141,7 +143,7 @@ class BatchService:
         self._parts.driver_id = provider.driver_id = driver.driver_id
         self._error, self._released_to = None, -1
         driver.start()
-        self._driver, self._surroundings = driver, surroundings
+        self._driver, self._surroundings, self._spark = driver, surroundings, spark
         try:
             self._settle_left()
             self._sweep()
@@ -199,6 +201,8 @@ class BatchService:
     def options(self, sink: str = "sink") -> dict[str, str]:
         """The options of `format("coordlog")` for one of its sinks, which must be of Parquet files; after `start`.
 
+        From now on the session knows the format.
+
         The token is not among them: Spark shows options. Its processes on this machine find it in its file.
 
         Raises:
@@ -214,9 +218,12 @@ class BatchService:
                 f"one of Parquet files, {', '.join(files) or 'of which there is none'}; others are "
                 "written with `exactly_once`",
             )
+        endpoint = self.endpoint
+        assert self._spark is not None, "it has been started"
+        register_format(self._spark)
         return {
             "job": self.job_id,
-            "endpoint": self.endpoint,
+            "endpoint": endpoint,
             "driver": self.driver_id,
             "sink": sink,
             "instead_of": self.instead_of,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
@@ -36,6 +34,7 @@ from coordlog.spark_integration.job import check_job_id
 from coordlog.spark_integration.payload_options import PayloadChoice
 from coordlog.spark_integration.stageless import StagelessSurroundings
 
+from .registry import forget_ticket, register_ticket
 from .ticket import OPERATOR_ID, Ticket
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class CoordinatedReads:
                 partitions=partitions,
                 splits_max=self._splits_max,
             )
-            _REGISTRY.add(self._spark, ticket)
+            register_ticket(self._spark, ticket)
         except BaseException:
             self.close()
             raise
@@ -208,7 +207,7 @@ class CoordinatedReads:
         driver, self._driver = self._driver, None
         if driver is None:
             return
-        _REGISTRY.remove(self._spark, self.job_id)
+        forget_ticket(self._spark, self.job_id)
         try:
             driver.stop(with_checkpoint=False, by="close")
             driver.wait()
@@ -310,38 +309,6 @@ def coordinated(
         endpoint=endpoint,
         owns_log=log is None,
     )
-
-
-class _Registry:
-    """The services of each session: the class that is registered holds them all. Any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def add(self, spark: SparkSession, ticket: Ticket) -> None:
-        """Let queries made from now on find it."""
-        with self._lock:
-            tickets = self._tickets.setdefault(spark, {})
-            tickets[ticket.job_id] = ticket
-            self._register(spark, tickets)
-
-    def remove(self, spark: SparkSession, job_id: str) -> None:
-        """Let no query find it any more."""
-        with self._lock:
-            tickets = self._tickets.get(spark, {})
-            if tickets.pop(job_id, None) is not None:
-                self._register(spark, tickets)
-
-    def _register(self, spark: SparkSession, tickets: dict[str, Ticket]) -> None:
-        from .source import with_tickets  # noqa: PLC0415, it needs Spark
-
-        spark.dataSource.register(with_tickets(tickets))
-
-
-_REGISTRY = _Registry()
 
 
 def _refuse_connect(spark: SparkSession) -> None:

@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -31,6 +33,7 @@ from coordlog.schemas.reads import (
     ReadPlanned,
     ReadsSeen,
 )
+from coordlog.spark_integration.batches.frame_writer import frame_writer, stream_writer
 
 from .reading import ReadPartition, read_partition
 from .ticket import ServiceClient, Ticket
@@ -65,6 +68,14 @@ class CoordlogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
         """Of a streaming query."""
         return _StreamReader(self._checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, Spark's signature
+        """See `frame_writer`."""
+        return frame_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
+        """See `stream_writer`."""
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _ticket(self) -> Ticket:
         known = ", ".join(sorted(self.tickets)) or "none"

@@ -14,11 +14,11 @@ from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration import ParquetSink
+from coordlog.spark_integration import FileSource, ParquetSink
 from coordlog.spark_integration.batches.database import DatabaseTable
 from coordlog.spark_integration.batches.exactly_once import sinks_of
-from coordlog.spark_integration.batches.frame_writer import FrameWrites
 from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.dataframes.service import coordinated
 from coordlog.spark_integration.token import find_token
 
 from .test_exactly_once import lines_in, make_input
@@ -38,7 +38,6 @@ def log() -> MemoryLog:
 
 @pytest.fixture
 def service(spark: SparkSession, tmp_path: Path, log: MemoryLog) -> Iterator[BatchService]:
-    spark.dataSource.register(FrameWrites)
     sinks = sinks_of({"sink": ParquetSink(tmp_path / "out")})
     with BatchService(job="frames", log=log, sinks=sinks) as made:
         made.start(spark)
@@ -141,3 +140,17 @@ def test_only_sinks_of_files_and_whole_options_are_taken(
     sinks = sinks_of({"table": DatabaseTable.sqlite(tmp_path / "x.db", "t")})
     with pytest.raises(OptionError, match="are written with `exactly_once`"):
         BatchService(job="other", log=MemoryLog(), sinks=sinks).options("table")
+
+
+def test_a_session_reads_and_writes_by_the_one_format(
+    spark: SparkSession, tmp_path: Path, service: BatchService
+) -> None:
+    """Were there a class for each, the one that was registered last would hide the other."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("value\nx\ny\n", encoding="utf-8")
+    options = service.options()
+    source = FileSource(tmp_path / "in", format="csv")
+    with coordinated(spark, "read-too", source, log=MemoryLog()) as reads:
+        frame = spark.read.format("coordlog").options(**reads.options()).load()
+        write(frame, options)
+        assert spark.read.parquet(str(tmp_path / "out")).count() == 2

@@ -24,11 +24,11 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration.batches import frame_writer as frame_writes
 from coordlog.spark_integration.batches.exactly_once import sinks_of
 from coordlog.spark_integration.batches.frame_writer import (
-    FrameWrites,
     frame_writer,
     stream_writer,
 )
 from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.token import find_token
 
@@ -181,7 +181,7 @@ def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
 
 
 def test_the_data_source_makes_these_writers(service: BatchService) -> None:
-    source = FrameWrites(service.options())
-    assert FrameWrites.name() == "coordlog"
+    source = CoordlogDataSource(service.options())
+    assert CoordlogDataSource.name() == "coordlog"
     assert type(source.writer(SCHEMA, overwrite=False)).__name__ == "_FrameWriter"
     assert type(source.streamWriter(SCHEMA, overwrite=False)).__name__ == "_StreamWriter"

@@ -1,0 +1,46 @@
+"""Which classes Spark knows as `format("coordlog")`: one for each session, with its services."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["forget_ticket", "register_format", "register_ticket"]
+
+_lock = threading.Lock()
+_tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = weakref.WeakKeyDictionary()
+
+
+def register_format(spark: SparkSession) -> None:
+    """Let the session know the format, for writing. Any thread."""
+    with _lock:
+        if spark not in _tickets:
+            _register(spark, _tickets.setdefault(spark, {}))
+
+
+def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
+    """Let queries made from now on find a service that reads. Any thread."""
+    with _lock:
+        tickets = _tickets.setdefault(spark, {})
+        tickets[ticket.job_id] = ticket
+        _register(spark, tickets)
+
+
+def forget_ticket(spark: SparkSession, job_id: str) -> None:
+    """Let no query find it any more. Any thread."""
+    with _lock:
+        tickets = _tickets.get(spark, {})
+        if tickets.pop(job_id, None) is not None:
+            _register(spark, tickets)
+
+
+def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
+    from .source import with_tickets  # noqa: PLC0415, it needs Spark
+
+    spark.dataSource.register(with_tickets(tickets))
