@@ -63,7 +63,9 @@ class Destination:
             OutOfSpaceError: It is new, and has less than 1 GiB free.
         """
         store = self.store
-        self._refuse_inside()
+        store.check_root()
+        if not self.has_owner():
+            self._refuse_inside()
         store.make_root()
         if store.read(_OWNER) is None:
             foreign = store.names()
@@ -84,7 +86,7 @@ class Destination:
     def _refuse_inside(self) -> None:
         """Who reads the destination around it would read this one's files too."""
         found = self.store.read_above(_OWNER)
-        if found is None or self.has_owner():
+        if found is None:
             return
         where, content = found
         raise SinkError(
@@ -162,15 +164,8 @@ class Destination:
         )
 
     def _decoded_log(self, version: int, content: bytes) -> LogIdentity:
-        try:
-            told = json.loads(content)
-            return LogIdentity(**{name: str(told[name]) for name in _LOG_FIELDS})
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError(
-                f"{self.where}/{_log_file(version)}",
-                f"it does not say which log writes there: {error!r}",
-                "put it back as it was, or give another destination",
-            ) from error
+        path = f"{self.where}/{_log_file(version)}"
+        return LogIdentity(**_told_in(path, content, _LOG_FIELDS, "which log writes there"))
 
     def has_owner(self) -> bool:
         """Whether some job has made it ready."""
@@ -195,14 +190,8 @@ class Destination:
 
     @staticmethod
     def _owner(where: str, content: bytes) -> str:
-        try:
-            return str(json.loads(content)["job_id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError(
-                f"{where}/{_OWNER}",
-                f"it does not say whose the destination is: {error!r}",
-                "put it back as it was, or give another destination",
-            ) from error
+        what = "whose the destination is"
+        return _told_in(f"{where}/{_OWNER}", content, ("job_id",), what)["job_id"]
 
     def check_reserve(self) -> None:
         """Raise OutOfSpaceError before the last space is taken: Kafka may need it."""
@@ -307,6 +296,23 @@ class Destination:
             columns=schema.remove_metadata(),
             partition_by=tuple(str(one) for one in partition_by),
         )
+
+
+def _told_in(path: str, content: bytes, fields: tuple[str, ...], what: str) -> dict[str, str]:
+    """These fields of one of the files in JSON.
+
+    Raises:
+        SinkError: It does not have them.
+    """
+    try:
+        told = json.loads(content)
+        return {name: str(told[name]) for name in fields}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SinkError(
+            path,
+            f"it does not say {what}: {error!r}",
+            "put it back as it was, or give another destination",
+        ) from error
 
 
 def _log_file(version: int) -> str:

@@ -45,12 +45,15 @@ class LocalStore:
         """As in the port."""
         return str(self.root)
 
-    def make_root(self) -> None:
+    def check_root(self) -> None:
         """As in the port."""
         if self.root.exists() and not self.root.is_dir():
             raise SinkError(
                 self.where, "the destination is a file", "give a folder, or a name that is free"
             )
+
+    def make_root(self) -> None:
+        """As in the port."""
         with sink_errors(self.root, "it cannot be made ready"):
             make_folders(self.root)
 
@@ -73,7 +76,7 @@ class LocalStore:
             with sink_errors(path, "it cannot be read"):
                 return path.read_bytes()
         except SinkError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
                 return None
             raise
 

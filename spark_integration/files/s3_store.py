@@ -86,6 +86,9 @@ class S3Store:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def make_root(self) -> None:
+        """Nothing: a prefix is there with its first object."""
+
+    def check_root(self) -> None:
         """As in the port."""
         with s3_errors(self.where, "its objects cannot be listed"):
             self._client.list_objects_v2(Bucket=self.bucket, Prefix=self._key(HIDDEN), MaxKeys=1)
@@ -141,23 +144,24 @@ class S3Store:
 
     def read(self, relative: str) -> bytes | None:
         """As in the port."""
-        with s3_errors(f"{self.where}/{relative}", "it cannot be read"):
-            found = _unless_missing(
-                lambda: self._client.get_object(Bucket=self.bucket, Key=self._key(relative))
-            )
-            return None if found is None else bytes(found["Body"].read())
+        return self._read(f"{self.where}/{relative}", self._key(relative))
 
     def read_above(self, relative: str) -> tuple[str, bytes] | None:
         """As in the port."""
         above = self.prefix
         while above:
             above = above.rpartition("/")[0]
-            store = S3Store(f"s3://{self.bucket}/{above}")
+            where = f"s3://{self.bucket}/{above}".rstrip("/")
             with suppress(SinkError):
-                content = store.read(relative)
+                content = self._read(where, f"{above}/{relative}".lstrip("/"))
                 if content is not None:
-                    return store.where, content
+                    return where, content
         return None
+
+    def _read(self, where: str, key: str) -> bytes | None:
+        with s3_errors(where, "it cannot be read"):
+            found = _unless_missing(lambda: self._client.get_object(Bucket=self.bucket, Key=key))
+            return None if found is None else bytes(found["Body"].read())
 
     def write_once(self, relative: str, content: bytes) -> bool:
         """As in the port. False too where an answer was lost and this call's own is found."""

@@ -46,8 +46,12 @@ class FileStore(Protocol):
         """The root, for people: an absolute path, or a URL without credentials."""
         ...
 
+    def check_root(self) -> None:
+        """See that it can be used, or made. Makes nothing."""
+        ...
+
     def make_root(self) -> None:
-        """Make what can be made of it; see that it can be used."""
+        """Make what can be made of it. After `check_root`."""
         ...
 
     def make_ready(self) -> None:

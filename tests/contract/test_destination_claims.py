@@ -147,6 +147,7 @@ def test_a_destination_inside_another_jobs_is_refused_and_not_made(place: Place)
         with pytest.raises(SinkError, match="it is inside the destination of job 'ingest'"):
             ParquetSink(f"{place.url}/{below}").prepare("other")
         assert not ParquetSink(f"{place.url}/{below}").is_taken()
+        assert "s3:" in place.url or not Path(place.url, "inner").exists()
     # One of an earlier version goes on.
     place.write("inner/.coordlog/owner.json", b'{"job_id": "other"}')
     ParquetSink(f"{place.url}/inner").prepare("other")

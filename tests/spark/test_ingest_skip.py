@@ -56,7 +56,8 @@ class Command:
     def ingest(self, out: str, *more: str) -> tuple[int, list[str]]:
         """One run, to its end: status and lines."""
         arguments = [str(self.source), str(self.folder / out), "--parallelism", "2"]
-        arguments += ["--bootstrap-servers", self.servers, "--checkpoint-interval", "0.5"]
+        arguments += ["--bootstrap-servers", self.servers]
+        arguments += [] if "--batch" in more else ["--checkpoint-interval", "0.5"]
         run = IngestProcess(
             [*arguments, *more], tag=self.tag, environment=self.environment, show=print
         )
