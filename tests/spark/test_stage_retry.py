@@ -80,6 +80,6 @@ def test_attempt_numbers_rise_when_sparks_begin_again(
         assert len(of_it) >= 2
         assert [one.attempt_number for one in of_it] == list(range(len(of_it)))
         assert {one.attributes["spark_attempt_number"] for one in of_it} == {"0"}
-        assert {one.attributes["stage_run"] for one in of_it} == {"0"}
+        assert {one.attributes["stage_run"] for one in of_it} == {"1"}
     tasks = [int(one.attributes["spark_task_attempt_id"]) for one in started]
     assert min(tasks[SUBTASKS:]) > max(tasks[:SUBTASKS])
