@@ -134,6 +134,11 @@ class SparkCluster:
         assert executor in self.executors(), f"{executor} is none of this cluster's"
         os.kill(executor.pid, signal.SIGKILL)
 
+    def shown(self) -> bytes:
+        """What `ps` shows of its processes, those of submissions too: command lines, environments."""
+        names = ("cmdline", "environ")
+        return b"\n".join(_read(pid, name) for pid in self._tagged() for name in names)
+
     def submit(
         self,
         script: Path,

@@ -179,6 +179,10 @@ def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_tok
     case.wait_for(Kind.CHECKPOINT_COMPLETED, 2, first)
     token = (case.folder / "home" / "jobs" / case.job_id / "token").read_text("ascii").strip()
 
+    shown = case.cluster.shown()
+    assert b"pyspark.daemon" in shown, "the workers that have it"
+    assert token.encode() not in shown
+
     victim = case.cluster.executors(app_id(first))[0]
     case.cluster.kill_executor(victim)
     case.wait_for(Kind.ATTEMPT_FAILED, 1, first)
