@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,11 +26,21 @@ from coordlog.spark_integration.task import TaskWork, spark_function
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kill]
 
 FILES, ROWS, SUBTASKS = 60, 40, 3
+WAIT_S = 120.0
 
 
-def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(0.05)  # attempts of the first run go on for seconds, and must not come to their end
-    return batch
+def slowly_once_there_is(marker: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Attempts of the first run go on for seconds, and must not come to their end."""
+
+    def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+        deadline = time.monotonic() + WAIT_S
+        while not marker.exists():
+            assert time.monotonic() < deadline, "not all attempts have started"
+            time.sleep(0.02)
+        time.sleep(0.05)
+        return batch
+
+    return slowly
 
 
 def run_before_a_shuffle(spark: SparkSession, work: TaskWork, count: int) -> None:
@@ -50,11 +60,14 @@ def test_attempt_numbers_rise_when_sparks_begin_again(
         rows = range(number * ROWS, (number + 1) * ROWS)
         text = "a\n" + "".join(f"{row}\n" for row in rows)
         (tmp_path / "in" / f"{number:03}.csv").write_text(text, encoding="utf-8")
+    marker = tmp_path / "all attempts have started"
     started: list[Record] = []
     finished: list[Record] = []
 
     def look(records: Sequence[Record]) -> None:
         started.extend(one for one in records if one.kind is Kind.ATTEMPT_STARTED)
+        if len(started) == SUBTASKS:
+            marker.touch()
         before = len(finished)
         finished.extend(one for one in records if one.kind is Kind.SPLIT_FINISHED)
         if before < 4 <= len(finished):
@@ -65,7 +78,7 @@ def test_attempt_numbers_rise_when_sparks_begin_again(
         job_id="job",
         log=MemoryLog("job"),
         source=FileSource(tmp_path / "in", batch_rows=10),
-        transform=slowly,
+        transform=slowly_once_there_is(marker),
         sink=ParquetSink(tmp_path / "out"),
         parallelism=SUBTASKS,
         checkpoint_interval_s=0.2,
