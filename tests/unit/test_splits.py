@@ -668,3 +668,28 @@ def test_splits_that_are_dealt_out_of_order_are_known_by_who_has_none() -> None:
         seen.append(len(left))
 
     assert seen == [400, 200, 0]
+
+
+@pytest.mark.clause("L4")
+def test_what_no_failover_undoes_any_more_is_one_place_for_all_and_stays() -> None:
+    names = tuple(f"{number:02}" for number in range(20))
+    job = HandDrivenJob(chain_of(pull_of(*names)))
+    attempt = job.register(0)
+    for name in names[:10]:
+        ask(attempt)
+        attempt.finish_split("source", name)
+    before = {id(state_of(job).splits.place(name)) for name in names[:10]}
+    checkpoint(job, attempt)
+    table = state_of(job).splits
+
+    assert len(before) == 10
+    assert {id(table.place(name)) for name in names[:10]} == {id(table.place("00"))}
+    attempt.fail()
+    assert state_of(job).unassigned() == names[10:]
+    fail_globally(job)
+    # The cut's own state knows the sequences: it comes to the same with the next completion.
+    assert state_of(job).unassigned() == names[10:]
+    again = job.register(0)
+    again.last_barrier = 1
+    checkpoint(job, again)
+    assert {id(state_of(job).splits.place(name)) for name in names[:10]} == {id(table.place("00"))}
