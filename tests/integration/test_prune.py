@@ -149,7 +149,7 @@ def test_a_driver_that_lives_is_asked_for_a_snapshot_and_goes_on(
             assert stuck.wait(WAIT_S)
             blind = run(broker, "prune", "job", "--yes")
             assert blind.exit_code == Exit.USAGE
-            assert "cannot be asked from here, without its token" in blind.stderr
+            assert "and no token that is here proves that it is" in blind.stderr
             monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
             refused = run(broker, "delete", "job", "--yes")
             assert refused.exit_code == Exit.REFUSED
