@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -153,7 +154,7 @@ def test_a_batch_query_reads_every_row_once_and_the_log_says_by_whom(
 def test_nothing_that_spark_shows_has_the_token(session: SparkSession, folder: Path) -> None:
     with service(session, FileSource(folder), MemoryLog("reads")) as reads:
         frame = reads.read()
-        plan = frame._jdf.queryExecution().toString()
+        plan = str(cast("Any", frame)._jdf.queryExecution().toString())
         token = find_token("reads")
         assert token is not None
         shown = [plan, repr(reads.options()), str(session.sparkContext.getConf().getAll())]

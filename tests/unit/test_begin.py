@@ -253,7 +253,7 @@ def test_what_the_first_job_s_attempts_have_staged_is_not_cleaned() -> None:
 
     sink = Cleaned()
     job = started(begun(worked()), chain("b", sink))
-    assert sink.cleaned == ()
+    assert not sink.cleaned
     job.register(0)
     job.crash()
     started(job.log, chain("b", sink))

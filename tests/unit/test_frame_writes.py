@@ -93,7 +93,10 @@ def test_a_write_stages_in_tasks_and_is_committed_by_the_driver(
 ) -> None:
     options = service.options()
     writer = frame_writer(options, SCHEMA, overwrite=False)
-    messages = [stage(writer, [1, 2], task=7), stage(writer, [3], task=8)]
+    messages: list[WriterCommitMessage | None] = [
+        stage(writer, [1, 2], task=7),
+        stage(writer, [3], task=8),
+    ]
     assert rows_in(tmp_path) == Counter()
     assert len(staged_in(tmp_path)) == 2
     writer.commit(messages)

@@ -21,7 +21,8 @@ class Looks:
         self.cluster = FakeCluster()
         self.seconds = 0.0
         self.known: list[Split] = []
-        self.interval_s, self.starting = interval_s, starting
+        self.interval_s = interval_s
+        self.starting: Starting = starting
         self.begin()
 
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -218,7 +219,7 @@ def test_old_batch_reads_are_forgotten() -> None:
 def test_a_position_of_another_history_is_refused() -> None:
     stranger, reads = batch(), batch()
     request = plan_request("q:0-10", end=10)
-    other = type(request)(**{**vars(request), "reader": "q", "history": stranger.state.history})
+    other = replace(request, reader="q", history=stranger.state.history)
 
     said = refusal(reads, other)
 

@@ -303,6 +303,7 @@ def test_branches_and_where_a_job_has_begun_stay_what_they_were() -> None:
             options=RuntimeOptions(snapshot_every=3),
         )
         attempt = job.register(0)
+        checkpoint_id: int | None = None
         for _ in range(3):
             checkpoint_id = job.trigger()
             assert checkpoint_id is not None
