@@ -54,7 +54,10 @@ def test_a_live_driver_keeps_a_checkpoint_and_goes_on(
     try:
         # `driver.state` may be ahead of the log; what the command reads is the log.
         wait_for(lambda: state().last_checkpoint > 1, "a completed checkpoint")
-        assert "without its token" in checkpoint_command(log, "--keep", "x").stderr
+        assert (
+            "no token that is here proves that it is"
+            in checkpoint_command(log, "--keep", "x").stderr
+        )
         monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
         told = checkpoint_command(log, "--keep", "x")
         assert told.exit_code == Exit.DONE, told.output

@@ -79,7 +79,7 @@ def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
         monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
         blind = skip(log, "--split", split_id)
         assert blind.exit_code == Exit.USAGE
-        assert "cannot be asked from here, without its token" in blind.stderr
+        assert "no token that is here proves that it is" in blind.stderr
         monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
         # `driver.state` may be ahead of the log; what the command reads is the log.
         wait_for(lambda: _is_listed(driver.state, split_id), "the listing")
