@@ -1,129 +1,185 @@
-"""A real job's history to rebuild from: events both ways, acks and checkpoints, made by the real kernel in memory."""
+"""A history read through Spark, beside Spark's plain Kafka read and `from_avro`.
 
-# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+    python -m benchmarks.history [--records 1000000] [--quick]
 
-from collections.abc import Sequence
+Both give every record with its envelope's fields as columns, to a sink that drops them. Ours also
+says which records count and splits the key. A line of its own has payloads decoded to JSON, which
+the plain read leaves as bytes.
+"""
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import (
-    CheckpointResult,
-    CoordinatorContext,
-    CoordinatorProvider,
-    OperatorCoordinator,
-    SubtaskGateway,
-)
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.avro.functions import from_avro
+from rich.console import Console
+
+from coordlog.log.embedded import embedded_broker
+from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import UnstoredRecord
-from coordlog.schemas.payload import Payload, event
-from coordlog.subtask import Poll, PollStatus, SourceReader
-from coordlog.testing import HandDrivenJob
+from coordlog.schemas.codec import ENVELOPE_SCHEMA
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration import history, history_session
 
-__all__ = ["benchmark_chain", "make_history"]
+from .made_history import Order, Report
+from .records import encoded_record, epoch_started
+from .results import Row, show, write
 
-_SUBTASKS = 16
-_EVENTS_PER_CHECKPOINT = 1_000
-_ENOUGH = 500
+RESULTS = Path(__file__).parent / "history-results.json"
 
-
-@event("benchmark.report", version=1)
-class Report(Payload):
-    """What a subtask says."""
-
-    number: int
-    text: str
+_JOB: Final = "bench"
+_GROUP: Final = 2_000
+_SUBTASKS: Final = 16
+_TIME_US: Final = 1_700_000_000_000_000
 
 
-@event("benchmark.order", version=1)
-class Order(Payload):
-    """What it is answered."""
-
-    number: int
-    text: str
-
-
-class _Coordinator(OperatorCoordinator):
-    def __init__(self) -> None:
-        self._gateways: dict[int, SubtaskGateway] = {}
-
-    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
-        assert isinstance(event, Report)
-        self._gateways[subtask].send_event(Order(number=event.number, text=event.text))
-
-    def execution_attempt_ready(
-        self, subtask: int, attempt_number: int, gateway: SubtaskGateway
-    ) -> None:
-        self._gateways[subtask] = gateway
-
-    def checkpoint_coordinator(self, checkpoint_id: int, result: CheckpointResult) -> None:
-        result.complete(bytes(100))
-
-
-class _Provider(CoordinatorProvider):
-    operator_id = "source"
-    payload_types: tuple[type[Payload], ...] = (Report, Order)
-
-    def create(self, context: CoordinatorContext) -> OperatorCoordinator:
-        return _Coordinator()
-
-
-class _NoReader(SourceReader):
-    """Never made: the attempts are driven by hand."""
-
-    def add_splits(self, splits: Sequence[bytes]) -> None:
-        """Nothing."""
-
-    def poll(self) -> Poll:
-        """The end."""
-        return Poll(status=PollStatus.END)
-
-    def snapshot_state(self, checkpoint_id: int) -> bytes:
-        """Nothing."""
-        return b""
+@click.command()
+@click.option("--records", default=1_000_000, show_default=True, help="How long the history is.")
+@click.option("--rounds", default=5, show_default=True, help="How often each is measured.")
+@click.option("--quick", is_flag=True, help="100,000 records, three rounds: less exact.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="Where the figures go, as JSON.",
+)
+def main(*, records: int, rounds: int, quick: bool, output: Path) -> None:
+    """Measure both in one session, in interleaved rounds, after one that warms up."""
+    if quick:
+        records, rounds = 100_000, 3
+    with embedded_broker() as broker:
+        servers = broker.bootstrap_servers
+        log = KafkaLog.for_job(f"bench-{uuid.uuid4().hex[:8]}", servers, fsync=False)
+        log.create()
+        end = _fill(log, records)
+        # A session as anybody's is: ours saves on the JVM's start, at the cost of its speed.
+        settings = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
+        spark = history_session(app_name="benchmark", settings=settings)
+        try:
+            rows = _measure(spark, log, servers, end, rounds)
+        finally:
+            spark.stop()
+            log.close()
+    console = Console(width=100)
+    show(rows, console, f"a history of {end:,} records beside a plain Kafka read")
+    write(rows, output, quick=quick)
+    console.print(f"written to {output}")
 
 
-def benchmark_chain() -> Chain:
-    """A source alone, whose coordinator answers each report with an order."""
-    return Chain(
-        source=SourceSpec(operator_id="source", create_reader=_NoReader, coordinator=_Provider()),
-        operators=[],
+def _measure(spark: SparkSession, log: KafkaLog, servers: str, end: int, rounds: int) -> list[Row]:
+    job_id = log.topic.removesuffix(".log")
+
+    def raw() -> DataFrame:
+        source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+        decoded = from_avro("value", ENVELOPE_SCHEMA).alias("record")
+        records = source.option("subscribe", log.topic).load().select("offset", "key", decoded)
+        return records.select("offset", "key", "record.*")
+
+    def ours() -> DataFrame:
+        return history(spark, job_id, bootstrap_servers=servers).drop("payload_json")
+
+    def with_json() -> DataFrame:
+        return history(spark, job_id, bootstrap_servers=servers)
+
+    sides: dict[str, Callable[[], DataFrame]] = {"raw": raw, "ours": ours, "json": with_json}
+    assert ours().where("counts").count() == end, "all of it counts"
+    figures: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, side in sides.items():
+            frame = side()
+            began = time.perf_counter()
+            frame.write.format("noop").mode("overwrite").save()
+            if number:
+                figures[name].append(end / (time.perf_counter() - began))
+    said = "Spark's Kafka source and from_avro"
+    return [
+        Row(
+            name="history: counts, key, envelope",
+            unit="records/s",
+            ours=tuple(figures["ours"]),
+            raw=tuple(figures["raw"]),
+            raw_is=said,
+            better="higher",
+            target=0.8,
+        ),
+        Row(
+            name="the same with payload_json",
+            unit="records/s",
+            ours=tuple(figures["json"]),
+            raw=tuple(figures["raw"]),
+            raw_is=said,
+            better="higher",
+            target=None,
+        ),
+    ]
+
+
+def _fill(log: KafkaLog, count: int) -> int:
+    """At least so many records: events up, answers and their acks, a turn each. Returns how many."""
+    writer = log.writer()
+    writer.append([epoch_started(0)], timeout_s=30.0)
+    waiting = [_registration(Report, 0), _registration(Order, 1)]
+    sequence = len(waiting)
+    while sequence < count:
+        number = sequence
+        waiting += [
+            _record(Kind.EVENT_TO_COORDINATOR, sequence, Report(number=number, text="x" * 80), 1),
+            _record(Kind.EVENT_TO_SUBTASK, sequence + 1, Order(number=number, text="x" * 80), 0),
+            _record(Kind.EVENT_ACKED, sequence + 2, None, 0),
+        ]
+        sequence += 3
+        if len(waiting) > _GROUP:
+            writer.append(waiting, timeout_s=60.0)
+            waiting = []
+    if waiting:
+        writer.append(waiting, timeout_s=60.0)
+    writer.close(timeout_s=5.0)
+    return sequence + 1
+
+
+def _registration(declared: type[Payload], sequence: int) -> UnstoredRecord:
+    made = payload_type_of(declared)
+    return encoded_record(
+        Record(
+            epoch=0,
+            driver_id="benchmark",
+            sequence=sequence,
+            kind=Kind.TYPE_REGISTERED,
+            timestamp_us=_TIME_US,
+            job_id=_JOB,
+            payload_type=made.key,
+            payload=made.schema_json.encode(),
+        )
     )
 
 
-def _is_enough(job: HandDrivenJob, record_count: int, after_snapshot: int) -> bool:
-    end = job.log.high_watermark()
-    if end < record_count or not after_snapshot:
-        return end >= record_count
-    (last,) = job.log.read(end - 1, end)
-    assert last.header is not None, "a driver's record"
-    named = last.header.snapshot_offset
-    return named >= 0 and after_snapshot <= end - named < after_snapshot + _ENOUGH
-
-
-def make_history(record_count: int, *, after_snapshot: int = 0) -> list[UnstoredRecord]:
-    """At least so many records of one reign: events up and down, acks, now and then a checkpoint or a snapshot.
-
-    It ends so many records after a snapshot, or a few more.
-    """
-    job = HandDrivenJob(benchmark_chain(), parallelism=_SUBTASKS, job_id="bench")
-    attempts = job.register_all()
-    number = 0
-    while not _is_enough(job, record_count, after_snapshot):
-        attempt = attempts[number % _SUBTASKS]
-        attempt.send("source", Report(number=number, text="x" * 80))
-        attempt.ack("source", number)
-        number += 1
-        if number % _EVENTS_PER_CHECKPOINT == 0:
-            checkpoint_id = job.trigger()
-            assert checkpoint_id is not None, "nothing is pending"
-            for one in attempts:
-                one.ack_checkpoint(checkpoint_id, states={"source": bytes(100)})
-                one.inbox.clear()
-    job.crash()
-    return [
-        UnstoredRecord(
-            key=one.key or b"",
-            value=one.value or b"",
-            header=one.header_bytes or b"",
-            timestamp_us=one.timestamp_ms * 1000,
+def _record(kind: Kind, sequence: int, value: Payload | None, remaining: int) -> UnstoredRecord:
+    return encoded_record(
+        Record(
+            epoch=0,
+            driver_id="benchmark",
+            sequence=sequence,
+            turn_remaining=remaining,
+            kind=kind,
+            timestamp_us=_TIME_US + sequence,
+            job_id=_JOB,
+            operator_id="source",
+            subtask=sequence % _SUBTASKS,
+            attempt_number=0,
+            event_id=sequence,
+            payload_type=None if value is None else payload_type_of(value).key,
+            payload=None if value is None else payload_type_of(value).encode(value),
         )
-        for one in job.log.read(0, job.log.high_watermark())
-    ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,7 @@ from coordlog.restore import projection_of
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 
-from .history import Order, Report, benchmark_chain
+from .made_history import Order, Report, benchmark_chain
 from .results import Row
 
 __all__ = ["measure_kernel"]

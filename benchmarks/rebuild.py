@@ -16,7 +16,7 @@ from coordlog.log.port import UnstoredRecord
 from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 
-from .history import benchmark_chain, make_history
+from .made_history import benchmark_chain, make_history
 from .results import Row
 
 __all__ = ["fill", "measure_rebuild"]

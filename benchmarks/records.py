@@ -7,14 +7,15 @@ from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Kind, Record, record_key
 
-__all__ = ["JOB", "encoded", "epoch_started"]
+__all__ = ["JOB", "encoded", "encoded_record", "epoch_started"]
 
 JOB = "bench"
 _TIME_US = 1_700_000_000_000_000
 _PAYLOAD = b"x" * 120
 
 
-def _encoded(record: Record) -> UnstoredRecord:
+def encoded_record(record: Record) -> UnstoredRecord:
+    """The record as a driver hands it to a log."""
     return UnstoredRecord(
         key=record_key(record).encode(),
         value=encode_record(record),
@@ -25,7 +26,7 @@ def _encoded(record: Record) -> UnstoredRecord:
 
 def epoch_started(epoch: int) -> UnstoredRecord:
     """The record that a driver takes over with."""
-    return _encoded(
+    return encoded_record(
         Record(
             epoch=epoch,
             driver_id="benchmark",
@@ -40,7 +41,7 @@ def epoch_started(epoch: int) -> UnstoredRecord:
 def encoded(epoch: int, first: int, count: int) -> list[UnstoredRecord]:
     """Turns of one record each, with sequences from `first` on."""
     return [
-        _encoded(
+        encoded_record(
             Record(
                 epoch=epoch,
                 driver_id="benchmark",

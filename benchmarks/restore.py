@@ -36,7 +36,7 @@ from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
 
-from .history import benchmark_chain, make_history
+from .made_history import benchmark_chain, make_history
 from .rebuild import fill
 
 __all__ = ["Restore", "measure_restores", "measure_snapshot"]

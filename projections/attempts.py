@@ -1,7 +1,6 @@
 """Every execution attempt of a job: where it ran, what it did, how it ended.
 
 A fold of the records that count.
-`spark_integration.history_sql` computes the same table in SQL; a test holds the two together.
 """
 
 from __future__ import annotations

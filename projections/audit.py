@@ -14,12 +14,24 @@ from coordlog.schemas.record import Kind, Record
 
 from .attempts import AttemptFold, AttemptRow
 from .checkpoint_audit import CheckpointFold, CheckpointRow
+from .commit_audit import CommitFold, CommitRow
+from .epoch_audit import EpochFold, EpochRow
+from .failure_audit import FailureFold, FailureRow
 from .payload_json import Fields, PayloadReader
 from .snapshots import SnapshotUnusableError, schemas_of, snapshot_in
 from .split_audit import SplitFold, SplitRow
 from .unfit import Applying
 
-__all__ = ["Audit", "AuditRecord", "Stored", "audit", "audit_records", "counting_at"]
+__all__ = [
+    "Audit",
+    "AuditFold",
+    "AuditRecord",
+    "Stored",
+    "audit",
+    "audit_records",
+    "counting_at",
+    "schemas_before",
+]
 
 UNFINISHED = "not finished: the rest of its turn is not in the log"
 """What is said of a record that may count yet."""
@@ -95,6 +107,9 @@ class Audit:
     attempts: tuple[AttemptRow, ...]
     splits: tuple[SplitRow, ...]
     checkpoints: tuple[CheckpointRow, ...]
+    commits: tuple[CommitRow, ...]
+    failures: tuple[FailureRow, ...]
+    epochs: tuple[EpochRow, ...]
     record_count: int
     """Records that count."""
     void_count: int
@@ -139,7 +154,7 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
         return
     counting, reader = counting_at(first), PayloadReader()
     if counting != NOTHING_COUNTED:
-        reader.begin(_schemas_before(first))
+        reader.begin(schemas_before(first))
     for judged in judge(_chained(first, entries), counting):
         entry = judged.entry
         record, problem = _decoded(entry)
@@ -156,8 +171,11 @@ def audit_records(stored: Iterable[Stored]) -> Iterator[AuditRecord]:
         yield one if record is None else _with_fields(one, record, reader)
 
 
-def _schemas_before(first: Stored) -> Mapping[str, str]:
-    """What was registered before the snapshot with which a log begins; nothing where this version cannot tell."""
+def schemas_before(first: Stored) -> Mapping[str, str]:
+    """The schemas, by type key, that were registered before the snapshot with which a log begins.
+
+    Nothing where this version cannot tell.
+    """
     record = decode_record(first.offset, first.value, first.header_bytes)
     try:
         return schemas_of(snapshot_in(record))
@@ -174,26 +192,61 @@ def audit(stored: Iterable[Stored]) -> Audit:
     Raises:
         RecordError: A record that counts cannot be read; or as `counting_at`.
     """
-    attempt_fold, split_fold, checkpoint_fold = AttemptFold(), SplitFold(), CheckpointFold()
-    record_count = void_count = 0
+    fold = AuditFold()
     for one in audit_records(stored):
+        fold.apply(one)
+    return fold.audit()
+
+
+class AuditFold:
+    """The fold behind `audit`.
+
+    `apply` takes every record of a log, in log order, void ones included; `audit` may be asked any
+    time.
+    """
+
+    def __init__(self) -> None:
+        self._attempts = AttemptFold()
+        self._splits = SplitFold()
+        self._checkpoints = CheckpointFold()
+        self._commits = CommitFold()
+        self._failures = FailureFold()
+        self._epochs = EpochFold()
+        self._record_count = self._void_count = 0
+
+    def apply(self, one: AuditRecord) -> None:
+        """One more record.
+
+        Raises:
+            RecordError: It counts and cannot be read.
+        """
         if not one.counts:
-            void_count += 1
-            continue
-        if one.record is None:
+            self._void_count += 1
+            return
+        record = one.record
+        if record is None:
             raise RecordError(one.offset, "", one.problem or "it cannot be read")
-        record_count += 1
-        with Applying(one.offset, one.record):
-            attempt_fold.apply(one.record, one.fields)
-            split_fold.apply(one.record, one.fields, attempt_fold)
-            checkpoint_fold.apply(one.record)
-    return Audit(
-        attempts=attempt_fold.rows(),
-        splits=split_fold.rows(),
-        checkpoints=checkpoint_fold.rows(),
-        record_count=record_count,
-        void_count=void_count,
-    )
+        self._record_count += 1
+        with Applying(one.offset, record):
+            self._attempts.apply(record, one.fields)
+            self._splits.apply(record, one.fields, self._attempts)
+            self._checkpoints.apply(record)
+            self._commits.apply(record)
+            self._failures.apply(record)
+            self._epochs.apply(record)
+
+    def audit(self) -> Audit:
+        """The tables as they stand."""
+        return Audit(
+            attempts=self._attempts.rows(),
+            splits=self._splits.rows(),
+            checkpoints=self._checkpoints.rows(),
+            commits=self._commits.rows(),
+            failures=self._failures.rows(),
+            epochs=self._epochs.rows(),
+            record_count=self._record_count,
+            void_count=self._void_count,
+        )
 
 
 def _chained(first: Stored, rest: Iterator[Stored]) -> Iterator[Stored]:

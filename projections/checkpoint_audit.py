@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coordlog.schemas.builtin import CheckpointTriggered
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import content_length
 
-__all__ = ["CheckpointFold", "CheckpointRow", "CheckpointStatus", "checkpoints"]
+__all__ = ["CheckpointAck", "CheckpointFold", "CheckpointRow", "CheckpointStatus", "checkpoints"]
 
 T = TypeVar("T")
 
@@ -28,6 +29,19 @@ class CheckpointStatus(enum.Enum):
     ABORTED = "aborted"
     ABANDONED = "abandoned"
     """It had completed, and the job went back to an older one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAck:
+    """One attempt's part of a checkpoint."""
+
+    subtask: int
+    attempt_number: int
+    barrier_us: int | None
+    """When its barrier was sent; microseconds since 1970, UTC."""
+    acked_us: int
+    snapshot_bytes: int
+    """What it handed over: states and committables, as they are encoded, wherever they are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +63,15 @@ class CheckpointRow:
     """The operators whose cut it waits for, or waited for when it was aborted; in the chain's order."""
     missing_subtasks: tuple[int, ...] = ()
     """The subtasks whose ack it waits for, or waited for when it was aborted; ascending."""
+    coordinator_bytes: int = 0
+    """What the coordinators handed over at their cuts."""
+    acked: tuple[CheckpointAck, ...] = ()
+    """The acks that have come, late ones included, in log order."""
+
+    @property
+    def state_bytes(self) -> int:
+        """All that was handed over."""
+        return self.coordinator_bytes + sum(one.snapshot_bytes for one in self.acked)
 
     @property
     def missing(self) -> str:
@@ -72,7 +95,10 @@ class _Checkpoint:
     status: CheckpointStatus = CheckpointStatus.PENDING
     cut_us: int | None = None
     ended_us: int | None = None
-    acks: int = 0
+    coordinator_bytes: int = 0
+    acked: list[CheckpointAck] = field(default_factory=list)
+    barriers: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
+    """When each was sent, by subtask and attempt number."""
     reason: str | None = None
     coordinators: list[str] = field(default_factory=list)
     """Without a cut so far."""
@@ -131,9 +157,12 @@ class CheckpointFold:
         match record.kind:
             case Kind.COORDINATOR_CHECKPOINTED:
                 known.cut_us = record.timestamp_us
+                known.coordinator_bytes += content_length(record.payload)
                 _remove(known.coordinators, record.operator_id)
+            case Kind.BARRIER_INJECTED:
+                known.barriers[record.subtask, record.attempt_number] = record.timestamp_us
             case Kind.CHECKPOINT_ACKED:
-                known.acks += 1
+                known.acked.append(_ack(record, known.barriers))
                 if known.status is CheckpointStatus.PENDING:
                     _remove(known.subtasks, record.subtask)
             case Kind.CHECKPOINT_COMPLETED:
@@ -167,10 +196,24 @@ def _row(checkpoint_id: int, one: _Checkpoint) -> CheckpointRow:
         triggered_us=one.triggered.timestamp_us,
         cut_us=one.cut_us,
         ended_us=one.ended_us,
-        acks=one.acks,
+        acks=len(one.acked),
         reason=one.reason,
+        coordinator_bytes=one.coordinator_bytes,
+        acked=tuple(one.acked),
         missing_coordinators=tuple(one.coordinators),
         missing_subtasks=tuple(one.subtasks),
+    )
+
+
+def _ack(record: Record, barriers: Mapping[tuple[int | None, int | None], int]) -> CheckpointAck:
+    assert record.subtask is not None
+    assert record.attempt_number is not None
+    return CheckpointAck(
+        subtask=record.subtask,
+        attempt_number=record.attempt_number,
+        barrier_us=barriers.get((record.subtask, record.attempt_number)),
+        acked_us=record.timestamp_us,
+        snapshot_bytes=content_length(record.payload),
     )
 
 

@@ -18,9 +18,18 @@ from typing import Final
 from coordlog.schemas.codec import Avro
 from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import address_in, content_length
+from coordlog.schemas.stored import address_in, content_length, plain
 
-__all__ = ["Fields", "Json", "PayloadReader", "hex_text", "on_one_line", "stored_text", "to_json"]
+__all__ = [
+    "Fields",
+    "Json",
+    "PayloadReader",
+    "hex_text",
+    "on_one_line",
+    "stored_text",
+    "to_json",
+    "undecoded",
+]
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What `json.dumps` takes, NaN and infinities left out."""
@@ -45,16 +54,17 @@ class PayloadReader:
     def learn(self, record: Record) -> None:
         """Remember the schema of a `TYPE_REGISTERED`; any other record teaches nothing."""
         if record.kind is Kind.TYPE_REGISTERED and record.payload_type and record.payload:
-            try:
-                self._types[record.payload_type] = foreign_avro(record.payload.decode())
-            except ValueError:
-                self._types.pop(record.payload_type, None)  # shown as bytes from here on
+            self._learn(record.payload_type, record.payload)
 
     def begin(self, schemas: Mapping[str, str]) -> None:
         """Remember schemas that were registered before the first record that `read` is given: JSON by type key."""
         for key in sorted(schemas):
             with contextlib.suppress(ValueError):  # shown as bytes
                 self._types[key] = foreign_avro(schemas[key])
+
+    def schemas(self) -> Mapping[str, str]:
+        """All that is remembered: JSON by type key."""
+        return {key: self._types[key].schema_json for key in sorted(self._types)}
 
     def schema_json(self, payload_type: str) -> str | None:
         """The schema that the log has registered for a type; None where it has none."""
@@ -72,11 +82,43 @@ class PayloadReader:
             return None
         if record.kind is Kind.TYPE_REGISTERED:
             return _schema(record.payload)
-        avro = self._types.get(record.payload_type or "")
+        return self._decoded(record.payload_type, record.payload)
+
+    def text_of(
+        self, payload_type: str | None, payload: bytes, *, is_registration: bool, counts: bool
+    ) -> str | None:
+        """A record's payload as JSON text; one that counts and registers a type is remembered.
+
+        A payload in the payload store is `{"payload_stored": ADDRESS}`, and one that cannot be
+        decoded `{"payload_hex": DIGITS}`.
+
+        Args:
+            payload_type: The record's.
+            payload: The record's.
+            is_registration: Whether it is a `TYPE_REGISTERED`.
+            counts: Whether it counts.
+        """
+        if is_registration:
+            if counts and payload_type:
+                self._learn(payload_type, payload)
+            fields = _schema(payload)
+        else:
+            fields = self._decoded(payload_type, payload)
+        shown = undecoded(payload) if fields is None else to_json(fields)
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+
+    def _learn(self, payload_type: str, payload: bytes) -> None:
+        try:
+            self._types[payload_type] = foreign_avro(payload.decode())
+        except ValueError:
+            self._types.pop(payload_type, None)  # shown as bytes from here on
+
+    def _decoded(self, payload_type: str | None, payload: bytes) -> Fields | None:
+        avro = self._types.get(payload_type or "")
         if avro is None:
             return None
         try:
-            return avro.decode(record.payload)
+            return None if address_in(payload) is not None else avro.decode(plain(payload))
         except (ValueError, ArithmeticError):
             return None
 
@@ -126,6 +168,12 @@ def stored_text(data: bytes) -> str | None:
         return None if address_in(data) is None else data.decode()
     except ValueError:
         return None
+
+
+def undecoded(payload: bytes) -> dict[str, Json]:
+    """A payload that its record does not tell: where it is stored, or its bytes."""
+    stored = stored_text(payload)
+    return {"payload_hex": payload.hex()} if stored is None else {"payload_stored": stored}
 
 
 def on_one_line(value: object, chars_max: int) -> str:

@@ -9,8 +9,6 @@ is thrown away once at most, and then
 * *in whole* where the split was assigned after the cut of m: it is read again from its beginning;
 * *in part* where the subtask had it at m already: what was read of it after m, perhaps nothing, is
   read again.
-
-`spark_integration.history_sql` computes the same in SQL; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -102,6 +100,17 @@ class SplitRow:
     """The one that holds its rows; -1 at the end of a batch job."""
     skipped_because: str | None = None
     """Why it is skipped; None where it is not."""
+    committed_us: int | None = None
+    """When it came to be committed; None where it is not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Completion:
+    """A checkpoint has completed, or a batch job ended."""
+
+    number: int
+    committed_us: int | None = None
+    """When what it and those before it allow was committed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +126,7 @@ class _Hold:
     rows: int | None = 0
     is_kept: bool = False
     is_over: bool = False
-    checkpoint_id: int | None = None
+    completion: _Completion | None = None
 
     def survives(self, record: Record, checkpoint_id: int) -> bool:
         if self.finished_barrier is None:
@@ -193,6 +202,9 @@ class SplitFold:
         """The checkpoints whose completion allows to commit something."""
         self._unsettled: set[int] = set()
         """Those that have completed, until what they allow is committed."""
+        self._uncommitted_yet: list[_Completion] = []
+        self._newest: _Completion | None = None
+        """The last completion."""
 
     def rows(self) -> tuple[SplitRow, ...]:
         """All splits so far, by operator and split id."""
@@ -226,6 +238,7 @@ class SplitFold:
                 self._parallelism = int(record.attributes.get("parallelism", "1"))
             case Kind.JOB_FINISHED:
                 self._unsettled.clear()
+                self._settle(record)
                 # All is committed: where the job is opened again, no reset gives any of it back.
                 self._of_subtask.clear()
                 self._uncommitted.clear()
@@ -257,17 +270,39 @@ class SplitFold:
             case Kind.CHECKPOINT_COMPLETED:
                 self._parallelism_of[number] = self._parallelism
                 self._completed(number)
+                self._settle(record)
             case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
                 self._completed(number)
+                self._settle(record)
             case Kind.COMMIT_INTENT:
                 self._open_intents[sequence] = number
                 self._unsettled.add(number)
+                self._unsettle(number)
             case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
                 self._open_intents.pop(-1 if record.cause is None else record.cause, None)
                 still = min(self._open_intents.values(), default=number + 1)
                 self._unsettled -= {one for one in self._unsettled if one <= number and one < still}
+                self._settle(record)
             case _:
                 pass
+
+    def _settle(self, record: Record) -> None:
+        """What waits for no commit any more is committed now."""
+        oldest = min(self._unsettled, default=None)
+        left: list[_Completion] = []
+        for one in self._uncommitted_yet:
+            if oldest is not None and oldest <= one.number:
+                left.append(one)
+            else:
+                one.committed_us = record.timestamp_us
+        self._uncommitted_yet = left
+
+    def _unsettle(self, number: int) -> None:
+        """The newest completion has something to commit after all, which no committable told."""
+        newest = self._newest
+        if newest is not None and newest.number == number and newest.committed_us is not None:
+            newest.committed_us = None
+            self._uncommitted_yet.append(newest)
 
     def _split(self, record: Record, split_id: str) -> _Split:
         return self._splits.setdefault((record.operator_id or "", split_id), _Split())
@@ -402,14 +437,16 @@ class SplitFold:
         self._promised -= allowed
         if allowed:
             self._unsettled.add(number)
+        completion = self._newest = _Completion(number=number)
+        self._uncommitted_yet.append(completion)
         for key in list(self._uncommitted):
             left = False
             for hold in self._splits[key].holds.values():
                 barrier = hold.finished_barrier
-                if barrier is None or hold.is_over or hold.checkpoint_id is not None:
+                if barrier is None or hold.is_over or hold.completion is not None:
                     continue
                 if barrier < number or number == BATCH_COMPLETE:
-                    hold.checkpoint_id = number
+                    hold.completion = completion
                 else:
                     left = True
             if not left:
@@ -419,15 +456,16 @@ class SplitFold:
         live = [one for one in split.holds.values() if not one.is_over]
         done = next((one for one in reversed(live) if one.finished_barrier is not None), None)
         is_finished = done is not None and not done.is_skipped
+        completion = None if done is None else done.completion
         if split.skipped_because is not None and not is_finished:
             place = SplitPlace.SKIPPED
         elif done is None:
             place = SplitPlace.ASSIGNED if live else SplitPlace.WAITING
-        elif done.checkpoint_id is None:
+        elif completion is None:
             place = SplitPlace.FINISHED
         else:
-            is_open = any(one <= done.checkpoint_id for one in self._unsettled)
-            place = SplitPlace.IN_CHECKPOINT if is_open else SplitPlace.COMMITTED
+            is_committed = completion.committed_us is not None
+            place = SplitPlace.COMMITTED if is_committed else SplitPlace.IN_CHECKPOINT
         return SplitRow(
             operator_id=key[0],
             split_id=key[1],
@@ -439,8 +477,11 @@ class SplitFold:
             else (done.subtask, done.attempt_number),
             rows=None if done is None else done.rows,
             thrown_away=tuple(_with_reader(one) for one in split.thrown),
-            checkpoint_id=None if done is None else done.checkpoint_id,
+            checkpoint_id=None if completion is None else completion.number,
             skipped_because=split.skipped_because,
+            committed_us=completion.committed_us
+            if completion is not None and place is SplitPlace.COMMITTED
+            else None,
         )
 
 

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 __all__ = [
     "HEADER_BYTES",
     "HEADER_NAME",
+    "HEADER_VERSION",
     "Header",
     "decode_header",
     "encode_header",

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "ADDRESS_MARK",
+    "INLINE_MARK",
     "LIMIT_ATTRIBUTE",
     "STORE_ATTRIBUTE",
     "PayloadAddress",
@@ -39,8 +41,10 @@ STORE_ATTRIBUTE: Final = "payload_store"
 LIMIT_ATTRIBUTE: Final = "payload_limit_bytes"
 """And this one the size above which a payload went there."""
 
-_MARK: Final = b"coordlog-payload:"
-_INLINE: Final = _MARK + b"0:"
+ADDRESS_MARK: Final = b"coordlog-payload:"
+"""What an address begins with."""
+INLINE_MARK: Final = ADDRESS_MARK + b"0:"
+"""What stands before a payload that begins like an address and is none."""
 _OWNER: Final = r"[0-9]{1,10}-[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _ADDRESS: Final = re.compile(
     rf"coordlog-payload:1:(?P<length>[0-9]{{1,18}}):(?P<owner>{_OWNER})/(?P<sha256>[0-9a-f]{{64}})".encode()
@@ -71,7 +75,7 @@ class PayloadAddress:
 
     def encode(self) -> bytes:
         """What stands in a record in place of the payload."""
-        return _MARK + f"1:{self.length}:{self.path}".encode()
+        return ADDRESS_MARK + f"1:{self.length}:{self.path}".encode()
 
 
 def owner_of(epoch: int, driver_id: str) -> str:
@@ -93,7 +97,7 @@ def is_path(path: str) -> bool:
 
 def inline(data: bytes) -> bytes:
     """What stands in a record for a payload that it holds itself: the payload, with a mark where one is needed."""
-    return _INLINE + data if data.startswith(_MARK) else data
+    return INLINE_MARK + data if data.startswith(ADDRESS_MARK) else data
 
 
 def address_in(data: bytes | None) -> PayloadAddress | None:
@@ -102,7 +106,7 @@ def address_in(data: bytes | None) -> PayloadAddress | None:
     Raises:
         ValueError: It begins like an address and is none: damaged, or of a newer version.
     """
-    if data is None or not data.startswith(_MARK) or data.startswith(_INLINE):
+    if data is None or not data.startswith(ADDRESS_MARK) or data.startswith(INLINE_MARK):
         return None
     found = _ADDRESS.fullmatch(data)
     if found is None:
@@ -114,7 +118,7 @@ def address_in(data: bytes | None) -> PayloadAddress | None:
 
 def plain(data: bytes) -> bytes:
     """The payload that a record itself holds, without its mark; an address is left as it is."""
-    return data.removeprefix(_INLINE)
+    return data.removeprefix(INLINE_MARK)
 
 
 def opened(data: bytes, fetch: Callable[[PayloadAddress], bytes]) -> bytes:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from coordlog.projections.audit import AuditRecord
 from coordlog.projections.checkpoint_audit import CheckpointFold, CheckpointStatus
-from coordlog.projections.payload_json import Json, hex_text, on_one_line, stored_text, to_json
+from coordlog.projections.payload_json import Json, hex_text, on_one_line, to_json, undecoded
 from coordlog.projections.unfit import Applying
 from coordlog.schemas.record import Kind, Record
 
@@ -227,11 +227,6 @@ def _text(data: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else hex_text(data)
 
 
-def _as_bytes(payload: bytes) -> dict[str, Json]:
-    stored = stored_text(payload)
-    return {"payload_hex": payload.hex()} if stored is None else {"payload_stored": stored}
-
-
 def record_json(one: AuditRecord) -> Json:
     """All that is known of a record.
 
@@ -266,7 +261,7 @@ def record_json(one: AuditRecord) -> Json:
         "cause": record.cause,
         "payload_type": record.payload_type,
         "payload": to_json(one.fields),
-        **({} if is_plain else _as_bytes(record.payload or b"")),
+        **({} if is_plain else undecoded(record.payload or b"")),
         "reason": record.reason,
         "attributes": {name: record.attributes[name] for name in sorted(record.attributes)},
     }

@@ -40,6 +40,10 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
     "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
     "reads": _Command("reads", "reads", "List what queries have read, and by which tasks."),
     "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
+    "events": _Command("audits", "events", "List the operator events of a job, and their acks."),
+    "commits": _Command("audits", "commits", "List the commits of a job, and what is open."),
+    "failures": _Command("audits", "failures", "List the failures of a job, and what they cost."),
+    "epochs": _Command("audits", "epochs", "List the reigns over a job's log, and how each ended."),
     "checkpoint": _Command(
         "checkpoint",
         "checkpoint",

@@ -18,7 +18,7 @@ from .console import Column, json_of, lasted, new_console, print_json, print_tab
 from .logs import Logs, with_history
 from .reading import audit_of
 
-__all__ = ["attempts", "checkpoints", "splits"]
+__all__ = ["attempts", "checkpoints", "json_option", "number_text", "print_all", "splits"]
 
 _REASON_CHARS = 120
 
@@ -77,18 +77,19 @@ _CHECKPOINT_COLUMNS = (
     Column("CUT AFTER", is_right=True, rank=2),
     Column("ENDED AFTER", is_right=True),
     Column("ACKS", is_right=True, rank=3),
+    Column("BYTES", is_right=True, rank=4),
     Column("MISSING"),
     Column("WHY"),
 )
 
-_json_option = click.option(
+json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a line, with everything."
 )
 
 
 @click.command()
 @click.argument("job")
-@_json_option
+@json_option
 @with_history
 def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the execution attempts of JOB: where each ran, what it did, how it ended.
@@ -98,7 +99,7 @@ def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     found = audit_of(logs, job)
     if as_json:
-        _print_all(found.attempts)
+        print_all(found.attempts)
         return
     print_table(new_console(), _ATTEMPT_COLUMNS, [_attempt_cells(one) for one in found.attempts])
     ends = Counter(one.end.value for one in found.attempts)
@@ -110,9 +111,9 @@ def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
     return (
         f"{one.subtask}/{one.attempt_number}",
         str(one.epoch),
-        _number(one.stage_run),
-        _number(one.spark_task_attempt_id),
-        f"{one.host or '?'}:{_number(one.pid)}",
+        number_text(one.stage_run),
+        number_text(one.spark_task_attempt_id),
+        f"{one.host or '?'}:{number_text(one.pid)}",
         time_of(one.started_us),
         lasted(one.started_us, one.ended_us),
         str(one.restored_from),
@@ -130,7 +131,7 @@ def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
 @click.argument("job")
 @click.option("--thrown-away", is_flag=True, help="Only splits of which work was thrown away.")
 @click.option("--skipped", is_flag=True, help="Only splits that are skipped.")
-@_json_option
+@json_option
 @with_history
 def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: bool) -> None:
     """List the splits of JOB: where each is, who had it, whose work on it was thrown away and why.
@@ -145,7 +146,7 @@ def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: b
         if (one.thrown_away or not thrown_away) and (one.skipped_because is not None or not skipped)
     )
     if as_json:
-        _print_all(rows)
+        print_all(rows)
         return
     print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(one) for one in rows])
     lost = [thrown for one in found.splits for thrown in one.thrown_away]
@@ -162,7 +163,7 @@ def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
     return (
         on_one_line(one.split_id, _REASON_CHARS),
         Text(one.place.value, style=_PLACE_STYLES[one.place]),
-        _number(one.checkpoint_id),
+        number_text(one.checkpoint_id),
         "" if one.finished_by is None else f"{one.finished_by[0]}/{one.finished_by[1]}",
         "" if one.rows is None else f"{one.rows:,}",
         " ".join(given),
@@ -187,7 +188,7 @@ def _skipped(one: SplitRow) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("job")
-@_json_option
+@json_option
 @with_history
 def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the checkpoints of JOB: when each was triggered and cut, and what became of it.
@@ -197,7 +198,7 @@ def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     found = audit_of(logs, job)
     if as_json:
-        _print_all(found.checkpoints)
+        print_all(found.checkpoints)
         return
     cells = [_checkpoint_cells(one) for one in found.checkpoints]
     print_table(new_console(), _CHECKPOINT_COLUMNS, cells)
@@ -214,12 +215,14 @@ def _checkpoint_cells(one: CheckpointRow) -> tuple[str | Text, ...]:
         lasted(one.triggered_us, one.cut_us),
         lasted(one.triggered_us, one.ended_us),
         str(one.acks),
+        f"{one.state_bytes:,}",
         on_one_line(one.missing, _REASON_CHARS),
         on_one_line(one.reason or "", _REASON_CHARS),
     )
 
 
-def _print_all(rows: Iterable[object]) -> None:
+def print_all(rows: Iterable[object]) -> None:
+    """Each row as a line of JSON."""
     for one in rows:
         print_json(json_of(one))
 
@@ -235,5 +238,6 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _number(value: int | None) -> str:
+def number_text(value: int | None) -> str:
+    """The number; nothing where there is none."""
     return "" if value is None else str(value)

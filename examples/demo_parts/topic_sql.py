@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from coordlog.spark_integration.history import create_views, spark_jars
-from coordlog.spark_integration.session import local_session
+from coordlog.spark_integration import create_views, history_session
 
 from .tables import ATTEMPTS_SQL, THROWN_SQL, Row
 
@@ -29,8 +28,7 @@ def tables_in_sql(
         output: Where what Spark says goes.
     """
     with _said_to(output):
-        settings = {"spark.jars": spark_jars(), "spark.sql.shuffle.partitions": "2"}
-        spark = local_session(2, app_name="coordlog demo", settings=settings)
+        spark = history_session(app_name="coordlog demo")
         try:
             return [_tables(spark, job_id, servers) for job_id in job_ids]
         finally:

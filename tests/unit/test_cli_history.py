@@ -210,7 +210,7 @@ def test_checkpoints_say_what_became_of_them() -> None:
     shown = lines("checkpoints", "ingest")
 
     assert shown[2].split() == [
-        *("2", "1", "aborted", "22:13:20.031", "1", "ms", "0", "not", "whole", "in", "time")
+        *("2", "1", "aborted", "22:13:20.031", "1", "ms", "0", "0", "not", "whole", "in", "time")
     ]
     assert shown[-1].startswith("4 checkpoints: 1 aborted, 3 completed.")
 
