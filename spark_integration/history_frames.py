@@ -7,9 +7,10 @@ what type a payload has, is not Spark's work: these are passes over the log in i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812, Spark's own name for it
@@ -306,7 +307,7 @@ def _rows(raw: DataFrame, payloads: Mapping[str, PayloadWanted]) -> DataFrame:
     """The columns of `history`, over the records of a topic."""
     rows = _typed(told_in_batch(raw))
     structs = _struct_columns(payloads, lambda: _registered(rows))
-    texts = arrow_udf(payload_texts, "string").asNondeterministic()
+    texts = _in_order(payload_texts, "string")
     text = texts("offset", "header", "first", "counts", *_PAYLOAD)
     rows = rows.withColumn("payload_json", text)
     return rows.select(*_OWN_COLUMNS, "record.*", "payload_json", *structs)
@@ -319,11 +320,19 @@ def told_in_batch(raw: DataFrame) -> DataFrame:
         raw: `offset`, `value`, `header` and more, on one partition in log order.
     """
     first = F.when(F.monotonically_increasing_id() == 0, F.col("value"))
-    # Not deterministic, so that no filter on other columns goes before it.
-    codes = arrow_udf(tell_codes, "tinyint").asNondeterministic()
+    codes = _in_order(tell_codes, "tinyint")
     told = raw.withColumn("first", first).withColumn("code", codes("offset", "header", "first"))
     # Always so; and no limit goes before a filter, without which a turn would seem to be cut off.
     return told.where("code >= 0")
+
+
+def _in_order(
+    fold: Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]], returns: str
+) -> Callable[..., Column]:
+    """The fold as a function of columns. Not deterministic, so that no filter on others goes before it."""
+    made: Any = arrow_udf  # by the fold's annotations, which its stub has no overload for
+    column: Callable[..., Column] = made(fold, returns).asNondeterministic()
+    return column
 
 
 def told_in_stream(rows: DataFrame) -> DataFrame:
