@@ -1,7 +1,7 @@
 """Batches into Delta and Iceberg tables, in a JVM with their jars: a program, as the first session decides on jars.
 
-`python table_script.py FOLDER KIND`, `delta` or `iceberg`: drivers stand still in the middle of batches, others take over; ends with 0
-if the table has each row once.
+`python table_script.py FOLDER KIND`, `delta` or `iceberg`: drivers stand still in the middle of batches, others take
+over; ends with 0 if the table has each row once.
 """
 
 from __future__ import annotations
