@@ -139,6 +139,17 @@ def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
     assert rows_in(tmp_path) == Counter([1])
 
 
+def test_what_is_staged_for_another_driver_is_refused(
+    service: BatchService, tmp_path: Path, log: MemoryLog
+) -> None:
+    """Such as one before: the next one's start has swept what it had staged."""
+    writer = frame_writer({**service.options(), "driver": "before"}, SCHEMA, overwrite=False)
+    with pytest.raises(RequestRefusedError, match="staged for driver before, and this is driver"):
+        writer.commit([stage(writer, [1], task=7)])
+    assert intents(log) == 0
+    assert rows_in(tmp_path) == Counter()
+
+
 def test_an_aborted_write_takes_away_what_its_tasks_have_staged(
     service: BatchService, tmp_path: Path
 ) -> None:
