@@ -233,13 +233,15 @@ def test_what_the_first_job_s_attempts_have_staged_is_not_cleaned() -> None:
     """They may live: only its own driver may fence them, and clean after them."""
 
     class Cleaned(PlacedSink):
-        cleaned: tuple[str, ...] = ()
+        def __init__(self) -> None:
+            super().__init__()
+            self.cleaned: list[str] = []
 
         def clean(
             self, *, driver_id: str, subtask: int, attempt_number: int, keep: AbstractSet[str]
         ) -> None:
             del subtask, attempt_number, keep
-            self.cleaned += (driver_id,)
+            self.cleaned.append(driver_id)
 
         def sweep(self, *, keep: AbstractSet[str], is_in_force: Callable[[], bool]) -> None:
             del keep, is_in_force
@@ -253,11 +255,11 @@ def test_what_the_first_job_s_attempts_have_staged_is_not_cleaned() -> None:
 
     sink = Cleaned()
     job = started(begun(worked()), chain("b", sink))
-    assert sink.cleaned == ()
+    assert len(sink.cleaned) == 0
     job.register(0)
     job.crash()
     started(job.log, chain("b", sink))
-    assert sink.cleaned == (job.runtime.state.driver_id,)
+    assert sink.cleaned == [job.runtime.state.driver_id]
 
 
 @pytest.mark.clause("K3")
