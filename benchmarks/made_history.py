@@ -17,11 +17,10 @@ from coordlog.schemas.payload import Payload, event
 from coordlog.subtask import Poll, PollStatus, SourceReader
 from coordlog.testing import HandDrivenJob
 
-__all__ = ["benchmark_chain", "make_history"]
+__all__ = ["Order", "Report", "benchmark_chain", "make_history"]
 
 _SUBTASKS = 16
 _EVENTS_PER_CHECKPOINT = 1_000
-_ENOUGH = 500
 
 
 @event("benchmark.report", version=1)
@@ -88,25 +87,12 @@ def benchmark_chain() -> Chain:
     )
 
 
-def _is_enough(job: HandDrivenJob, record_count: int, after_snapshot: int) -> bool:
-    end = job.log.high_watermark()
-    if end < record_count or not after_snapshot:
-        return end >= record_count
-    (last,) = job.log.read(end - 1, end)
-    assert last.header is not None, "a driver's record"
-    named = last.header.snapshot_offset
-    return named >= 0 and after_snapshot <= end - named < after_snapshot + _ENOUGH
-
-
-def make_history(record_count: int, *, after_snapshot: int = 0) -> list[UnstoredRecord]:
-    """At least so many records of one reign: events up and down, acks, now and then a checkpoint or a snapshot.
-
-    It ends so many records after a snapshot, or a few more.
-    """
+def make_history(record_count: int) -> list[UnstoredRecord]:
+    """At least so many records of one reign: events up and down, acks, now and then a checkpoint or a snapshot."""
     job = HandDrivenJob(benchmark_chain(), parallelism=_SUBTASKS, job_id="bench")
     attempts = job.register_all()
     number = 0
-    while not _is_enough(job, record_count, after_snapshot):
+    while job.log.high_watermark() < record_count:
         attempt = attempts[number % _SUBTASKS]
         attempt.send("source", Report(number=number, text="x" * 80))
         attempt.ack("source", number)

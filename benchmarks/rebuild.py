@@ -19,7 +19,7 @@ from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 from .made_history import benchmark_chain, make_history
 from .results import Row
 
-__all__ = ["fill", "measure_rebuild"]
+__all__ = ["fill", "measure_rebuild", "read_alone"]
 
 _GROUP: Final = 1_000
 _ROUNDS: Final = 5
@@ -36,7 +36,7 @@ def measure_rebuild(bootstrap_servers: str, record_count: int) -> Row:
         end_offset = log.high_watermark()
         ours, raw = [], []
         for _ in range(_ROUNDS):
-            raw.append(end_offset / _raw(bootstrap_servers, log.topic, end_offset))
+            raw.append(end_offset / read_alone(bootstrap_servers, log.topic, end_offset))
             began = time.perf_counter()
             made = rebuild(log, chain, projection, is_whole=True)
             ours.append(made.record_count / (time.perf_counter() - began))
@@ -63,7 +63,8 @@ def fill(log: KafkaLog, records: Sequence[UnstoredRecord]) -> None:
     writer.close(timeout_s=5.0)
 
 
-def _raw(bootstrap_servers: str, topic: str, end_offset: int) -> float:
+def read_alone(bootstrap_servers: str, topic: str, end_offset: int) -> float:
+    """Seconds that a plain consumer takes to read and decode that many records."""
     schema = Avro(ENVELOPE_SCHEMA)
     partition = TopicPartition(topic, 0)
     began = time.perf_counter()

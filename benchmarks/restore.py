@@ -1,19 +1,27 @@
-"""How long a restore takes by the length of the history: `python -m benchmarks.restore [--records N …]`.
+"""What a restore costs: `python -m benchmarks.restore [--records N …] [--quick]`.
 
-Each history ends the same number of records after its newest snapshot, half the way to the next one: what is measured
-is whether the rest of it costs anything. Beside it, the same fold from the log's start.
+Of histories of several lengths: the fold from the log's start beside consuming and decoding alone, in interleaved
+rounds; its memory, which is to be the state's and not the history's; and the restore from the newest snapshot, half the
+way behind it to the next one, which is to cost the same whatever stands before. Each in a process of its own.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import chain as chained
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import click
 import pyarrow as pa
@@ -24,88 +32,248 @@ from rich.table import Table
 from coordlog.limits import SNAPSHOT_EVERY_RECORDS
 from coordlog.log.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
+from coordlog.log.memory import MemoryLog
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.split_table import Assigned, Finished, SplitTable, WithEnumerator
 from coordlog.projections.splits import SplitsState
 from coordlog.projections.splits_codec import SPLITS
 from coordlog.projections.state import JobState
+from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
 
-from .made_history import benchmark_chain, make_history
-from .rebuild import fill
+from .long_history import LongHistory
+from .made_history import benchmark_chain
+from .rebuild import read_alone
 
-__all__ = ["Restore", "measure_restores", "measure_snapshot"]
+__all__ = ["Restore", "measure_restore", "measure_snapshot"]
 
+RESULTS: Final = Path(__file__).parent / "restore.json"
 _BEHIND: Final = SNAPSHOT_EVERY_RECORDS // 2
+_GROUP: Final = 1_000
+_CHECKED_RECORDS: Final = 15_000
 _ROUNDS: Final = 9
+_WHOLE_RECORDS: Final = 300_000
+"""Folded from the start in all rounds together, or once."""
 _TARGET: Final = 1.3
+_RATIO_TARGET: Final = 0.6
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A fold from the log's start."""
+
+    record_count: int
+    seconds: float
+    bytes_before: int
+    """Resident, when it began."""
+    bytes_peak: int
+    """The most that were resident since."""
+    state_bytes: int
+    snapshot: bytes
+    """The payload of one of the state that it came to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """What one history came to; seconds are medians of interleaved rounds."""
+    """What one history came to; seconds are medians."""
 
     record_count: int
+    whole_count: int
+    """Records that were there when it was folded from the start."""
+    whole_seconds: float
+    alone_seconds: float
+    """Consumed and decoded only."""
+    ratio: float
+    """Of records per second: the median over the rounds."""
+    rounds: int
+    megabytes_before: float
+    megabytes_peak: float
+    state_bytes: int
     folded: int
     seconds: float
-    whole_seconds: float
-    """From the log's start; one round."""
+    """From the snapshot."""
 
 
-def measure_restores(bootstrap_servers: str, record_counts: Sequence[int]) -> list[Restore]:
-    """Restore each history in turn, some rounds: all of them meet the same machine."""
+def fold_whole(bootstrap_servers: str, job_id: str) -> Whole:
+    """In a process of its own."""
+    log = KafkaLog.for_job(job_id, bootstrap_servers, fsync=False)
     chain = benchmark_chain()
     projection = projection_of(chain)
-    logs: list[KafkaLog] = []
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak counts from here
+    before = _status_bytes("VmRSS")
+    began = time.perf_counter()
+    made = rebuild(log, chain, projection, is_whole=True)
+    seconds = time.perf_counter() - began
+    peak = _status_bytes("VmHWM")
+    snapshot = SnapshotCodec(projection).encode(
+        made.state, checkpoint_offset=made.checkpoint_offset
+    )
+    log.close()
+    return Whole(
+        record_count=made.record_count,
+        seconds=seconds,
+        bytes_before=before,
+        bytes_peak=peak,
+        state_bytes=snapshot.state_bytes,
+        snapshot=SNAPSHOT_TYPE.encode(snapshot),
+    )
+
+
+def restore(bootstrap_servers: str, job_id: str) -> tuple[float, int]:
+    """In a process of its own: seconds, and records folded."""
+    log = KafkaLog.for_job(job_id, bootstrap_servers, fsync=False)
+    chain = benchmark_chain()
+    projection = projection_of(chain)
+    began = time.perf_counter()
+    made = rebuild(log, chain, projection)
+    seconds = time.perf_counter() - began
+    log.close()
+    assert made.started_at is not None, "it started from the snapshot"
+    return seconds, made.record_count
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(name)
+
+
+def _apart(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, *args, **kwargs).result()
+
+
+class _History:
+    """One in a log: up to a snapshot, and then behind it."""
+
+    def __init__(self, bootstrap_servers: str, record_count: int) -> None:
+        self.servers, self.job_id = bootstrap_servers, f"bench-{uuid.uuid4().hex[:8]}"
+        self.record_count = record_count
+        self.log = KafkaLog.for_job(self.job_id, bootstrap_servers, fsync=False)
+        self.log.create()
+        self._made = LongHistory()
+        self._records = self._made.records()
+        self._append(self._turns(record_count - _BEHIND, Kind.COORDINATOR_NOTIFIED))
+
+    def _turns(self, record_count: int, last: Kind | None = None) -> Iterator[Record]:
+        """At least so many records, whole turns, and up to one of a kind: behind a checkpoint the state is the same."""
+        for number, one in enumerate(self._records, 1):
+            yield one
+            if number >= record_count and not one.turn_remaining and last in (None, one.kind):
+                return
+
+    def _append(
+        self, records: Iterable[Record], *, snapshot_offset: int = -1, later: int = 0
+    ) -> None:
+        writer = self.log.writer()
+        left = iter(records)
+        while group := list(islice(left, _GROUP)):
+            stored = [
+                self._made.stored(one, snapshot_offset=snapshot_offset, later=later)
+                for one in group
+            ]
+            writer.append(stored, timeout_s=30.0)
+        writer.close(timeout_s=5.0)
+
+    def go_on_behind(self, snapshot: bytes) -> None:
+        """Append the snapshot, and records that name it."""
+        following = next(self._records)
+        place = self.log.high_watermark()
+        taken = Record(
+            epoch=following.epoch,
+            driver_id=following.driver_id,
+            sequence=following.sequence,
+            kind=Kind.SNAPSHOT,
+            timestamp_us=following.timestamp_us,
+            job_id=following.job_id,
+            payload_type=SNAPSHOT_TYPE.key,
+            payload=snapshot,
+        )
+        self._append([taken])
+        self._append(chained([following], self._turns(_BEHIND)), snapshot_offset=place, later=1)
+
+    def rounds(self) -> tuple[list[Whole], list[float]]:
+        """Folds from the start beside reading alone, in turn."""
+        count = max(1, min(_ROUNDS, _WHOLE_RECORDS // self.record_count))
+        end = self.log.high_watermark()
+        wholes, alone = [], []
+        for _ in range(count):
+            alone.append(_apart(read_alone, self.servers, self.log.topic, end))
+            wholes.append(_apart(fold_whole, self.servers, self.job_id))
+        return wholes, alone
+
+
+def _check_history() -> None:
+    """What is measured is a history like any other: its invariants hold, and its checkpoints are what they say."""
+    made, log = LongHistory(), MemoryLog("bench")
+    records = islice(made.records(), _CHECKED_RECORDS)
+    log.writer().append([made.stored(one) for one in records], timeout_s=1.0)
+    found = verify(log.records)
+    assert found.fault_count == 0, found.faults
+    assert found.checkpoint_count > 3, "beyond what the kernel has made"  # noqa: PLR2004
+
+
+def measure_restore(bootstrap_servers: str, record_counts: Sequence[int]) -> list[Restore]:
+    """Each history from its start; then all of them in turn from their snapshots: all meet the same machine."""
+    _check_history()
+    histories: list[_History] = []
+    measured: list[tuple[list[Whole], list[float]]] = []
     try:
         for count in record_counts:
-            log = KafkaLog.for_job(f"bench-{uuid.uuid4().hex[:8]}", bootstrap_servers, fsync=False)
-            log.create()
-            logs.append(log)
-            fill(log, make_history(count, after_snapshot=_BEHIND))
-        taken: list[list[float]] = [[] for _ in logs]
-        folded = [0] * len(logs)
+            histories.append(_History(bootstrap_servers, count))
+            measured.append(histories[-1].rounds())
+            histories[-1].go_on_behind(measured[-1][0][0].snapshot)
+        taken: list[list[float]] = [[] for _ in histories]
+        folded = [0] * len(histories)
         for _ in range(_ROUNDS):
-            for number, log in enumerate(logs):
-                began = time.perf_counter()
-                made = rebuild(log, chain, projection)
-                taken[number].append(time.perf_counter() - began)
-                folded[number] = made.record_count
-        rows: list[Restore] = []
-        for number, log in enumerate(logs):
-            began = time.perf_counter()
-            rebuild(log, chain, projection, is_whole=True)
-            rows.append(
-                Restore(
-                    record_count=log.high_watermark(),
-                    folded=folded[number],
-                    seconds=median(taken[number]),
-                    whole_seconds=time.perf_counter() - began,
-                )
+            for number, history in enumerate(histories):
+                seconds, folded[number] = _apart(restore, bootstrap_servers, history.job_id)
+                taken[number].append(seconds)
+        return [
+            Restore(
+                record_count=history.log.high_watermark(),
+                whole_count=wholes[0].record_count,
+                whole_seconds=median(one.seconds for one in wholes),
+                alone_seconds=median(alone),
+                ratio=median(raw / one.seconds for one, raw in zip(wholes, alone, strict=True)),
+                rounds=len(wholes),
+                megabytes_before=median(one.bytes_before for one in wholes) / 1e6,
+                megabytes_peak=median(one.bytes_peak for one in wholes) / 1e6,
+                state_bytes=wholes[0].state_bytes,
+                folded=folded[number],
+                seconds=median(taken[number]),
             )
-        return rows
+            for number, (history, (wholes, alone)) in enumerate(
+                zip(histories, measured, strict=True)
+            )
+        ]
     finally:
-        for log in logs:
-            log.delete()
-            log.close()
+        for history in histories:
+            history.log.delete()
+            history.log.close()
 
 
 def measure_snapshot(split_count: int) -> tuple[float, float, int, int]:
-    """Of a source of so many splits: milliseconds to encode and to decode, bytes before compression and after."""
+    """Of a source of so many splits: CPU milliseconds to encode and to decode, bytes before compression and after."""
     codec = SnapshotCodec(JobProjection(PayloadTypes(()), {"source": SPLITS}))
     state = JobState(projections=Map({"source": _splits(split_count)}))
-    began = time.perf_counter()
+    began = time.process_time()
     made = codec.encode(state)
-    encoded = time.perf_counter()
+    encoded = time.process_time()
     payload = SNAPSHOT_TYPE.encode(made)
-    between = time.perf_counter()
+    between = time.process_time()
     codec.decode(made)
-    decoded_s = time.perf_counter() - between
+    decoded_s = time.process_time() - between
     return (encoded - began) * 1e3, decoded_s * 1e3, made.state_bytes, len(payload)
 
 
@@ -148,44 +316,91 @@ def _splits(count: int) -> SplitsState:
     "record_counts",
     type=int,
     multiple=True,
-    default=(10_000, 100_000),
+    default=(10_000, 100_000, 1_000_000),
     show_default=True,
-    help="Lengths of histories; 1000000 takes some minutes.",
+    help="Lengths of histories; the longest takes some minutes.",
 )
+@click.option("--quick", is_flag=True, help="20,000 and 50,000 records: a minute or two.")
 @click.option("--bootstrap-servers", help="A broker that runs; by default one is started.")
-def main(*, record_counts: tuple[int, ...], bootstrap_servers: str | None) -> None:
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="Where the figures go, as JSON.",
+)
+def main(
+    *, record_counts: tuple[int, ...], quick: bool, bootstrap_servers: str | None, output: Path
+) -> None:
     """Measure restores of histories of several lengths, with snapshots and without."""
     logging.disable(logging.WARNING)
+    counts = (20_000, 50_000) if quick else record_counts
     if bootstrap_servers is not None:
-        rows = measure_restores(bootstrap_servers, record_counts)
+        rows = measure_restore(bootstrap_servers, counts)
     else:
         with embedded_broker() as broker:
-            rows = measure_restores(broker.bootstrap_servers, record_counts)
-    console = Console(width=100)
-    table = Table(title=f"a restore, a snapshot every {SNAPSHOT_EVERY_RECORDS:,} records")
-    for column in ("records", "folded", "restore, s", "from the start, s"):
+            rows = measure_restore(broker.bootstrap_servers, counts)
+    console = Console(width=110)
+    _show_restores(rows, console)
+    table = Table(title="one snapshot of a file source's splits")
+    for column in ("splits", "encode, CPU ms", "decode, CPU ms", "bytes", "compressed"):
+        table.add_column(column, justify="right")
+    snapshots = []
+    for count in (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
+        encode_ms, decode_ms, before, after = measure_snapshot(count)
+        snapshots.append([count, encode_ms, decode_ms, before, after])
+        table.add_row(
+            f"{count:,}", f"{encode_ms:.1f}", f"{decode_ms:.1f}", f"{before:,}", f"{after:,}"
+        )
+    console.print(table)
+    content = {
+        "load": os.getloadavg(),
+        "restores": [asdict(row) for row in rows],
+        "snapshots": snapshots,
+    }
+    output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    console.print(f"written to {output}")
+
+
+def _show_restores(rows: Sequence[Restore], console: Console) -> None:
+    table = Table(title="folds from the start, beside consuming and decoding alone")
+    for column in (
+        "records",
+        "fold, s",
+        "records/s",
+        "alone",
+        "ratio",
+        "MB before",
+        "peak",
+        "state",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
+        rate = row.whole_count / row.whole_seconds
         table.add_row(
-            f"{row.record_count:,}",
-            f"{row.folded:,}",
-            f"{row.seconds:.3f}",
-            f"{row.whole_seconds:.3f}",
+            f"{row.whole_count:,}",
+            f"{row.whole_seconds:.2f}",
+            f"{rate:,.0f}",
+            f"{row.whole_count / row.alone_seconds:,.0f}",
+            f"{row.ratio:.2f}",
+            f"{row.megabytes_before:,.1f}",
+            f"{row.megabytes_peak:,.1f}",
+            f"{row.state_bytes:,}",
         )
+    console.print(table)
+    ratio = min(row.ratio for row in rows)
+    met = "met" if ratio >= _RATIO_TARGET else "missed"
+    console.print(f"lowest ratio {ratio:.2f}; the target is {_RATIO_TARGET} or more: {met}")
+    table = Table(title=f"restores, {_BEHIND:,} records behind a snapshot")
+    for column in ("records", "folded", "restore, s"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(f"{row.record_count:,}", f"{row.folded:,}", f"{row.seconds:.3f}")
     console.print(table)
     seconds = [row.seconds for row in rows]
     ratio = max(seconds) / min(seconds)
     met = "met" if ratio < _TARGET else "missed"
     console.print(f"slowest to quickest {ratio:.2f}; the target is below {_TARGET}: {met}")
-    table = Table(title="one snapshot of a source's splits")
-    for column in ("splits", "encode, ms", "decode, ms", "bytes", "compressed"):
-        table.add_column(column, justify="right")
-    for count in (1_000, 10_000, 100_000, 1_000_000):
-        encode_ms, decode_ms, before, after = measure_snapshot(count)
-        table.add_row(
-            f"{count:,}", f"{encode_ms:.1f}", f"{decode_ms:.1f}", f"{before:,}", f"{after:,}"
-        )
-    console.print(table)
 
 
 if __name__ == "__main__":
