@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row
 
 from coordlog.spark_integration import history_session, history_stream
+from coordlog.spark_integration.session import plain_interrupts
 
 KINDS = """kind IN ('ATTEMPT_FAILED', 'GLOBAL_FAILURE', 'JOB_FAILED', 'CHECKPOINT_TRIGGERED',
                     'CHECKPOINT_COMPLETED', 'CHECKPOINT_ABORTED')"""
@@ -88,11 +89,14 @@ def main() -> None:
         .start()
     )
     print(f"watching {options.job}", flush=True)
-    try:
-        while not query.awaitTermination(1):
-            watch.look(time.time())
-    except KeyboardInterrupt:
-        query.stop()
+    with plain_interrupts():
+        try:
+            while query.isActive:
+                time.sleep(1)
+                watch.look(time.time())
+        except KeyboardInterrupt:
+            query.stop()
+    query.awaitTermination()  # raises what has ended it
 
 
 if __name__ == "__main__":

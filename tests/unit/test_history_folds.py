@@ -260,3 +260,14 @@ def _stored() -> Iterator[Any]:
     writer = log.writer()
     writer.append(HISTORY, timeout_s=1.0)
     return iter(log.records)
+
+
+def test_a_record_that_counts_and_cannot_be_read_is_a_row_of_its_own() -> None:
+    records = frame(HISTORY)[["offset", "key", "value", "header"]]
+    records.loc[3, "value"] = b"\x01"
+    batch = pa.RecordBatch.from_pandas(records, preserve_index=False)
+
+    (last,) = tables_of([batch])
+    (row,) = last.column(UNREADABLE).to_pylist()
+    assert (row["offset"], row["kind"]) == (3, "")
+    assert row["problem"].startswith("its value is damaged: ")
