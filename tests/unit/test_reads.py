@@ -196,6 +196,21 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
     assert sorted(done.had + half.had) == FILES
 
 
+def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() -> None:
+    reads = batch()
+    read = reads.plan_batch(0, 10)
+    had = reads.task(read, 0).run()
+    runtime, history = reads.job.runtime, reads.state.history
+    reads.job.run(lambda: runtime.fail_job("reads", "scripted"))
+    reads.job.advance(10.0)
+
+    assert reads.job.history(Kind.RESET_TO_CHECKPOINT)
+    assert reads.state.history == history
+    assert reads.state.reads["q:0-10"].given_count == len(had)
+    assert reads.plan_batch(0, 10) == read
+    assert reads.task(read, 0).run() == had
+
+
 def test_batch_reads_are_over_with_the_service_that_planned_them() -> None:
     before = batch()
     before.plan()
