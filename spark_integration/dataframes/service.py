@@ -192,7 +192,7 @@ class CoordinatedReads:
 
     def _look(self, driver: JobDriver) -> ReadsSeen | None:
         try:
-            answer = driver.request(OPERATOR_ID, LookAtReads(reader="", after=-1, splits_max=0))
+            answer = driver.request(OPERATOR_ID, LookAtReads(after=-1, splits_max=0))
         except CoordinatorRestartingError:
             return None
         assert isinstance(answer.response, ReadsSeen), "a look has one type of answer"

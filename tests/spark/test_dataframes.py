@@ -324,7 +324,6 @@ def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_
     first, second = batches.rows[1]
     assert first == second, "the same rows, planned again from the log"
     assert sum(batches.rows[0][0].values()) == 8 * ROWS
-    assert all(sum(one[-1].values()) > 0 for one in batches.rows.values()), "no empty batch"
     assert len(payloads(log, "reads_opened", Kind.FACT)) == 3
     offsets = [
         json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])

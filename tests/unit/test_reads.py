@@ -292,7 +292,7 @@ def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
     reads = ReadsJob(Outside(is_complete=False))
     reads.job.is_held = True
     reads.find("a")
-    look = LookAtReads(reader="", after=-1, splits_max=0)
+    look = LookAtReads(after=-1, splits_max=0)
     asked = reads.asked(look)
 
     assert reads.state.found == 1
@@ -306,12 +306,10 @@ def test_batches_are_as_large_as_they_may_be() -> None:
 
     assert reads.look(after=0, splits_max=4).end == 4
     assert reads.look(after=8, splits_max=4).end == 10
+    assert reads.look(splits_max=4).end == 4, "a stream's first batch: Spark asks before it begins"
     reads.plan_batch(0, 4)
-    assert reads.look("q", splits_max=4).end == 8, "where it does not know, after the newest batch"
-    assert reads.look(splits_max=4).end == 8, "nor its name: there is one stream only"
-    assert reads.look().only_reader == "q"
+    assert reads.look(splits_max=4).end == 8, "where it does not know, after the one stream's batch"
     reads.plan_batch(0, 4, reader="p")
-    assert reads.look().only_reader == ""
     assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
 
 
