@@ -325,6 +325,7 @@ def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_
     assert first == second, "the same rows, planned again from the log"
     assert sum(batches.rows[0][0].values()) == 8 * ROWS
     assert len(payloads(log, "reads_opened", Kind.FACT)) == 3
+    assert payloads(log, "commit_read", Kind.REQUEST)
     offsets = [
         json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
         for number in (0, 1)
@@ -343,7 +344,6 @@ def test_all_that_is_there_is_read_and_then_nothing(
                 assert query.awaitTermination(int(WAIT_S))
 
     assert batches.total() == each_once()
-    assert payloads(log, "commit_read", Kind.REQUEST)
 
 
 # --- refusals -------------------------------------------------------------------------------------
