@@ -370,7 +370,7 @@ def test_what_cannot_be_read_is_refused_by_name(
         stream(other, checkpoint, Batches(), all_that_is_there=True) as query,
     ):
         query.awaitTermination(int(WAIT_S))
-    with pytest.raises(SourceError, match="there is nothing"):
+    with pytest.raises(SourceError, match="it does not exist"):
         service(session, FileSource(tmp_path / "nothing"), MemoryLog("reads")).start()
     with pytest.raises(OptionError, match="where queries read the source"):
         service(session, FileSource(folder, on_error="skip"), MemoryLog("reads"))
