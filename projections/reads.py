@@ -239,4 +239,6 @@ READS: Final[OperatorProjection[ReadsState]] = OperatorProjection(
     initial=ReadsState(),
     apply=_apply,
     codec=DerivedCodec(ReadsState),
+    # What tasks have been given they have, whatever becomes of the coordinator.
+    survives_resets=True,
 )

@@ -51,10 +51,8 @@ class SplitsForgotten(Payload):
 class LookAtReads(Payload):
     """How far the source has been found. Answered from the state, and not recorded."""
 
-    reader: str
-    """The stream that asks; empty where it does not know its name yet."""
     after: int
-    """Where its next batch begins; -1: it does not know: then behind its newest, if that is known."""
+    """Where the next batch of the stream that asks begins; -1: it does not know yet."""
     splits_max: int
     """The most splits of a batch; 0: no limit."""
 
@@ -70,8 +68,6 @@ class ReadsSeen(Payload):
     """Of the record that has found the last split before `end`; -1 for none."""
     first: int
     """No read can begin below."""
-    only_reader: str
-    """The one stream that has ever read here; empty for none, or several."""
     is_listed: bool
     """A listing of this service has been whole."""
     problem: str

@@ -146,8 +146,8 @@ class ReadsJob:
         request = CommitRead(reader=reader, history=self.state.history, end=end)
         return self.ask(request, ReadCommitted)
 
-    def look(self, reader: str = "", *, after: int = -1, splits_max: int = 0) -> ReadsSeen:
-        request = LookAtReads(reader=reader, after=after, splits_max=splits_max)
+    def look(self, *, after: int = -1, splits_max: int = 0) -> ReadsSeen:
+        request = LookAtReads(after=after, splits_max=splits_max)
         return self.ask(request, ReadsSeen)
 
     def task(self, read: ReadPlanned, partition: int) -> Task:

@@ -383,12 +383,11 @@ def _planned(read: Read, request: PlanRead) -> ReadPlanned:
 def _look(state: ReadsState, request: Payload) -> ReadsSeen:
     """Where a stream's next batch may end."""
     assert isinstance(request, LookAtReads), "it is registered for this type"
-    names = sorted(state.readers)
-    only_reader = names[0] if len(names) == 1 else ""
     after = request.after
     if after < 0:
-        reader = state.readers.get(request.reader or only_reader)
-        after = -1 if reader is None else reader.planned
+        # Spark asks before it says where its stream is: at the start, or behind the one that there is.
+        planned = sorted(one.planned for one in state.readers.values())
+        after = state.first if not planned else planned[0] if len(planned) == 1 else -1
     end = state.found
     if request.splits_max and after >= 0:
         end = max(after, min(end, after + request.splits_max))
@@ -397,7 +396,6 @@ def _look(state: ReadsState, request: Payload) -> ReadsSeen:
         end=end,
         sequence=state.sequence_of(end),
         first=state.first,
-        only_reader=only_reader,
         is_listed=state.is_listed,
         problem=state.problem,
     )

@@ -112,6 +112,9 @@ class CoordinatedReads:
                 f"the reads of job {self.job_id} have been started before: make new ones"
             )
         _refuse_connect(self._spark)
+        if self._log.high_watermark() == 0:
+            # At once: the service itself would try for a while, as a store may come back.
+            self._source.settle_schema()
         partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
         surroundings = StagelessSurroundings(
             self._spark, job_id=self.job_id, endpoint=self._endpoint
@@ -192,7 +195,7 @@ class CoordinatedReads:
 
     def _look(self, driver: JobDriver) -> ReadsSeen | None:
         try:
-            answer = driver.request(OPERATOR_ID, LookAtReads(reader="", after=-1, splits_max=0))
+            answer = driver.request(OPERATOR_ID, LookAtReads(after=-1, splits_max=0))
         except CoordinatorRestartingError:
             return None
         assert isinstance(answer.response, ReadsSeen), "a look has one type of answer"

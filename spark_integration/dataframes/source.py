@@ -143,7 +143,7 @@ class _StreamReader(DataSourceStreamReader):
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        self._reader = ""
+        self._reader = secrets.token_hex(4)
         self._after = -1
         self._client: ServiceClient | None = None
 
@@ -157,7 +157,7 @@ class _StreamReader(DataSourceStreamReader):
                 "are forgotten",
                 "read them under a job id of their own, or go on from the other stream's checkpoint",
             )
-        self._reader, self._after = secrets.token_hex(4), 0
+        self._after = 0
         return self._offset(seen.history, -1, 0)
 
     def latestOffset(self) -> Offset:  # noqa: N802, Spark's name
@@ -169,7 +169,6 @@ class _StreamReader(DataSourceStreamReader):
                 seen.problem,
                 "mend that, then start the service and the query again",
             )
-        self._reader = self._reader or seen.only_reader or secrets.token_hex(4)
         return self._offset(seen.history, seen.sequence, seen.end)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -211,9 +210,7 @@ class _StreamReader(DataSourceStreamReader):
         return self._client
 
     def _look(self) -> ReadsSeen:
-        request = LookAtReads(
-            reader=self._reader, after=self._after, splits_max=self._ticket.splits_max
-        )
+        request = LookAtReads(after=self._after, splits_max=self._ticket.splits_max)
         return self._connected().ask(request, ReadsSeen)
 
     def _offset(self, history: str, sequence: int, splits: int) -> Offset:

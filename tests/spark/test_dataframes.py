@@ -324,8 +324,8 @@ def test_a_stream_goes_on_with_what_comes_and_a_query_that_died_reads_its_batch_
     first, second = batches.rows[1]
     assert first == second, "the same rows, planned again from the log"
     assert sum(batches.rows[0][0].values()) == 8 * ROWS
-    assert all(sum(one[-1].values()) > 0 for one in batches.rows.values()), "no empty batch"
     assert len(payloads(log, "reads_opened", Kind.FACT)) == 3
+    assert payloads(log, "commit_read", Kind.REQUEST)
     offsets = [
         json.loads((checkpoint / "offsets" / str(number)).read_text().splitlines()[-1])
         for number in (0, 1)
@@ -344,7 +344,6 @@ def test_all_that_is_there_is_read_and_then_nothing(
                 assert query.awaitTermination(int(WAIT_S))
 
     assert batches.total() == each_once()
-    assert payloads(log, "commit_read", Kind.REQUEST)
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -371,7 +370,7 @@ def test_what_cannot_be_read_is_refused_by_name(
         stream(other, checkpoint, Batches(), all_that_is_there=True) as query,
     ):
         query.awaitTermination(int(WAIT_S))
-    with pytest.raises(SourceError, match="there is nothing"):
+    with pytest.raises(SourceError, match="it does not exist"):
         service(session, FileSource(tmp_path / "nothing"), MemoryLog("reads")).start()
     with pytest.raises(OptionError, match="where queries read the source"):
         service(session, FileSource(folder, on_error="skip"), MemoryLog("reads"))

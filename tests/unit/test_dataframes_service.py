@@ -91,7 +91,6 @@ _SEEN: dict[str, Any] = {
     "end": 0,
     "sequence": 0,
     "first": 0,
-    "only_reader": "",
     "is_listed": True,
     "problem": "",
 }

@@ -196,6 +196,21 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
     assert sorted(done.had + half.had) == FILES
 
 
+def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() -> None:
+    reads = batch()
+    read = reads.plan_batch(0, 10)
+    had = reads.task(read, 0).run()
+    runtime, history = reads.job.runtime, reads.state.history
+    reads.job.run(lambda: runtime.fail_job("reads", "scripted"))
+    reads.job.advance(10.0)
+
+    assert reads.job.history(Kind.RESET_TO_CHECKPOINT)
+    assert reads.state.history == history
+    assert reads.state.reads["q:0-10"].given_count == len(had)
+    assert reads.plan_batch(0, 10) == read
+    assert reads.task(read, 0).run() == had
+
+
 def test_batch_reads_are_over_with_the_service_that_planned_them() -> None:
     before = batch()
     before.plan()
@@ -277,7 +292,7 @@ def test_a_look_shows_nothing_that_is_not_in_the_log() -> None:
     reads = ReadsJob(Outside(is_complete=False))
     reads.job.is_held = True
     reads.find("a")
-    look = LookAtReads(reader="", after=-1, splits_max=0)
+    look = LookAtReads(after=-1, splits_max=0)
     asked = reads.asked(look)
 
     assert reads.state.found == 1
@@ -291,12 +306,10 @@ def test_batches_are_as_large_as_they_may_be() -> None:
 
     assert reads.look(after=0, splits_max=4).end == 4
     assert reads.look(after=8, splits_max=4).end == 10
+    assert reads.look(splits_max=4).end == 4, "a stream's first batch: Spark asks before it begins"
     reads.plan_batch(0, 4)
-    assert reads.look("q", splits_max=4).end == 8, "where it does not know, after the newest batch"
-    assert reads.look(splits_max=4).end == 8, "nor its name: there is one stream only"
-    assert reads.look().only_reader == "q"
+    assert reads.look(splits_max=4).end == 8, "where it does not know, after the one stream's batch"
     reads.plan_batch(0, 4, reader="p")
-    assert reads.look().only_reader == ""
     assert reads.look(splits_max=4).end == 10, "never behind what a stream has read"
 
 
