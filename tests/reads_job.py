@@ -97,8 +97,9 @@ class ReadsJob:
         if not outside.is_complete:
             self.job.is_work_held = True
             self.job.release()
-            self.job.run(self.job.works.popleft())  # the service says that it begins
-            self.job.release()
+            if not self.state.history:
+                self.job.run(self.job.works.popleft())  # the first service names the history
+                self.job.release()
             self.job.is_held = False
 
     @property

@@ -126,12 +126,21 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
     def start(self) -> None:
         """Say that a service begins; then list."""
+        history = self.state.history
+        if history:
+            # In this turn: a look that comes next is not told what the service before had found out.
+            self.context.record(ReadsOpened(history=history))
+            self._begin()
+            return
 
-        def begin(_opened: Payload | None, _error: str | None) -> None:
-            self._watch = self._source.open_watch()
-            self._look_on()
+        def opened(_opened: Payload | None, _error: str | None) -> None:
+            self._begin()
 
-        self.context.call_async(lambda: ReadsOpened(history=secrets.token_hex(8)), begin)
+        self.context.call_async(lambda: ReadsOpened(history=secrets.token_hex(8)), opened)
+
+    def _begin(self) -> None:
+        self._watch = self._source.open_watch()
+        self._look_on()
 
     def close(self) -> None:
         """Let a worker that waits go."""

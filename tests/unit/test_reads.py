@@ -325,6 +325,24 @@ def test_a_source_that_cannot_be_listed_is_told_to_queries_and_ends_nothing() ->
     assert ReadsJob(outside, log=reads.job.log).plan().end == len(FILES)
 
 
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_service_says_nothing_of_what_the_one_before_had_found_out(*, is_complete: bool) -> None:
+    before = ReadsJob(Outside(names=FILES, is_complete=is_complete))
+    if is_complete:
+        assert before.look().is_listed
+    else:
+        before.outside.error = unreachable()
+        before.find()
+        assert "access denied" in before.look().problem
+    before.job.crash()
+
+    after = ReadsJob(Outside(names=FILES, is_complete=False), log=before.job.log)
+    seen = after.look()
+
+    assert (seen.is_listed, seen.problem) == (False, "")
+    assert seen.history == before.state.history
+
+
 # --- settling -------------------------------------------------------------------------------------
 def test_what_a_stream_has_committed_is_forgotten_and_the_rest_is_not() -> None:
     reads = batch()
