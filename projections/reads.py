@@ -191,11 +191,16 @@ def _stream_planned(state: ReadsState, value: ReadPlanned) -> ReadsState:
     readers = state.readers
     before = readers.get(value.reader)
     committed = value.start if before is None else before.committed
+    reads = state.reads
     if value.follows != value.reader and value.follows in readers:
         readers = readers.delete(value.follows)
+        # Spark plans the next batch once it has that before: nobody commits it under its old name.
+        for read_id, read in sorted(reads.items()):
+            if read.reader == value.follows and read.end <= value.start:
+                reads = reads.delete(read_id)
     end = value.end if before is None else max(before.planned, value.end)
     reader = StreamReader(planned=end, committed=committed)
-    return replace(state, readers=readers.set(value.reader, reader))
+    return replace(state, reads=reads, readers=readers.set(value.reader, reader))
 
 
 def _given(state: ReadsState, value: SplitsGiven) -> ReadsState:

@@ -219,6 +219,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
                 f"{request.partition} has been given {len(listed)} splits, and position "
                 f"{request.position} was asked for"
             )
+        check_kept(state, read, request)
         numbers = listed[request.position :] or self._take(read, len(listed))
         return SplitsGiven(
             read_id=read.read_id,
@@ -277,9 +278,11 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     def _commit(self, request: CommitRead) -> ReadCommitted:
         state = self.state
         check_position(state, request.history, request.end, request.end)
+        # Batch reads hold nothing: they begin at 0, and nobody says when the last of their tasks is over.
+        others = ("", request.reader)
         settled = min(
             *(one.committed for name, one in state.readers.items() if name != request.reader),
-            *(one.start for one in state.reads.values() if one.reader != request.reader),
+            *(one.start for one in state.reads.values() if one.reader not in others),
             request.end,
             state.found,
         )
@@ -374,6 +377,25 @@ def check_position(state: ReadsState, history: str, start: int, end: int) -> Non
             f"splits {start} to {end} were asked for, and this history has {state.first} to "
             f"{state.found}: the query's checkpoint is older than what all streams had committed, "
             "or the log has lost records"
+        )
+
+
+def check_kept(state: ReadsState, read: Read, request: NextSplits) -> None:
+    """Refuse a task whose splits were forgotten: of a batch read, which streams do not wait for.
+
+    Raises:
+        RequestRefusedError: With the first of them.
+    """
+    needed: Sequence[int] = read.given.get(request.partition, ())[request.position :]
+    if not needed and read.given_count < read.end - read.start:
+        # Below `first` one of each lane is kept, so that this ends early.
+        needed = range(read.start, min(read.end, state.first))
+    gone = next((one for one in needed if one not in state.splits), None)
+    if gone is not None:
+        raise RequestRefusedError(
+            f"read {read.read_id}, partition {request.partition}: split {gone} of {read.start} to "
+            f"{read.end} is forgotten, as streams have read and committed the first {state.first} of "
+            "this history: read them as a batch under a job id of their own"
         )
 
 

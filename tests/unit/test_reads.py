@@ -13,7 +13,7 @@ from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT, SPLITS_PE
 from coordlog.projections.reads import READS, ReadsState
 from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.reads import LookAtReads
+from coordlog.schemas.reads import LookAtReads, SplitsGiven
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split
 from coordlog.testing.by_hand import HandDrivenJob
@@ -387,6 +387,32 @@ def test_a_stream_that_goes_on_under_another_name_holds_nothing_under_its_old_on
     reads.plan_batch(1, 2, reader="after", follows="before")
 
     assert sorted(reads.state.readers) == ["after"]
+    assert sorted(reads.state.reads) == ["after:1-2"]
+    reads.commit(2, reader="after")
+    assert {one.split.split_id for one in reads.state.splits.values()} == {"p0@5"}
+
+
+def test_a_batch_read_holds_nothing_and_its_tasks_are_refused_where_splits_are_forgotten() -> None:
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    reads.find("p0@0", "p1@0")
+    done = reads.plan("done", partitions=1)
+    reads.task(done, 0).run()
+    half = reads.plan("half")
+    reads.task(half, 0).step()
+    reads.plan_batch(0, 2)
+    reads.find("p0@5")
+    reads.plan_batch(2, 3)
+
+    reads.commit(2)
+
+    assert reads.state.first == 2
+    assert "read half, partition 0: split 0 of 0 to 2 is forgotten" in refusal(
+        reads, next_request("half", 0, 0)
+    )
+    assert "read half, partition 1: split 0" in refusal(reads, next_request("half", 1, 0))
+    assert "read done, partition 0: split 0" in refusal(reads, next_request("done", 0, 0))
+    over = reads.ask(next_request("done", 0, 2), SplitsGiven)
+    assert over.splits == [], "it has read all that it was given"
 
 
 def test_its_state_survives_a_snapshot() -> None:
