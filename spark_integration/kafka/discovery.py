@@ -84,6 +84,9 @@ class Discovery:
     pattern: str | None
     starting: Starting
     is_bounded: bool
+    """Nothing is found later: that there is no topic to read is a problem."""
+    splits_end: bool = False
+    """Splits go up to where their partitions end now, also where the source is not bounded."""
 
     def listing(
         self,
@@ -131,12 +134,13 @@ class Discovery:
         except SourceError as error:
             return _problem(error)
         new += [one for one, offset in sorted(since.items()) if ends[one] > offset]
+        splits_end = self.is_bounded or self.splits_end
         splits = [
             split_of(
                 one,
                 found[one[0]].topic_id,
                 starts[one],
-                max(starts[one], ends[one]) if self.is_bounded else UNBOUNDED,
+                max(starts[one], ends[one]) if splits_end else UNBOUNDED,
             )
             for one in new
         ]

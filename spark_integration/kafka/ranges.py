@@ -27,7 +27,7 @@ class RangeWatch:
     """Finds, of each partition, what has come since the splits that are known (`SplitWatch`).
 
     Args:
-        discovery: Of a bounded source: its splits end where the partitions end now.
+        discovery: Of a bounded source, or with `splits_end`: splits end where the partitions end now.
         split_offsets: The most offsets of a split; what is longer is cut.
         interval_s: Between two looks at the cluster; None: there is one look, and all is found then.
         clock: Seconds, monotonic.
@@ -43,7 +43,7 @@ class RangeWatch:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        assert discovery.is_bounded, "its splits end"
+        assert discovery.is_bounded or discovery.splits_end, "its splits end"
         self._discovery, self._split_offsets = discovery, split_offsets
         self._interval_s, self._clock = interval_s, clock
         self._closed = threading.Event()

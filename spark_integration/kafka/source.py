@@ -160,7 +160,7 @@ class KafkaSource:
             create_reader=partial(KafkaReader, options),
             open_watch=partial(
                 RangeWatch,
-                replace(self._discovery, is_bounded=True),
+                replace(self._discovery, splits_end=True),
                 split_offsets=self._split_offsets,
                 interval_s=None if is_bounded else min(self._interval_s, KAFKA_ENDS_S),
             ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration import KafkaSource
-from coordlog.spark_integration.kafka.cluster import Starting
+from coordlog.spark_integration.kafka.cluster import Cluster, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
 from kafka_fakes import FakeCluster
@@ -127,6 +128,29 @@ def test_a_topic_that_was_made_again_is_refused() -> None:
 
     with pytest.raises(SourceError, match=r"deleted and made again"):
         looks.look()
+
+
+def test_a_pattern_that_matches_nothing_yet_waits_for_topics_where_there_is_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FakeCluster()
+    monkeypatch.setattr(Cluster, "topics", lambda _self, *asked: cluster.topics(*asked))
+    monkeypatch.setattr(Cluster, "beginnings", lambda _self, asked: cluster.beginnings(asked))
+    monkeypatch.setattr(Cluster, "ends", lambda _self, asked: cluster.ends(asked))
+
+    def watch(*, bounded: bool) -> SplitWatch:
+        source = KafkaSource(pattern="t.*", bootstrap_servers="here:9092", bounded=bounded)
+        made = source.coordinated().open_watch()
+        made.close()  # waits for nothing
+        return made
+
+    with pytest.raises(SourceError, match="there are none"):
+        watch(bounded=True).look([], frozenset())
+    unbounded = watch(bounded=False)
+    assert unbounded.look([], frozenset()).splits == []
+    cluster.put("t1", 3)
+    found = unbounded.look([], frozenset())
+    assert [one.split_id for one in found.splits] == ["t1/0@0..3"], "it ends"
 
 
 def test_the_source_makes_it() -> None:
