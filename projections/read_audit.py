@@ -117,7 +117,8 @@ class _Task:
     ended_us: int | None = None
     end: TaskEnd = TaskEnd.READING
     given: int = 0
-    finished: int = 0
+    finished: set[str] = field(default_factory=set)
+    """Ids of splits."""
     rows: int = 0
     reason: str | None = None
 
@@ -198,9 +199,12 @@ class _Fold:
                 began_us=record.timestamp_us,
             )
         for one in _list(fields, "finished"):
-            task.finished += 1
+            split_id = str(one["split_id"])
+            if split_id in task.finished:
+                continue  # a question that was asked again says it again
+            task.finished.add(split_id)
             task.rows += _int(one, "rows")
-            split = read.splits.get(str(one["split_id"]))
+            split = read.splits.get(split_id)
             if split is not None:
                 split.rows = _int(one, "rows")
                 split.read_by.append(task_attempt_id)
@@ -212,7 +216,7 @@ class _Fold:
         if task is None or read is None:
             return
         splits = _list(fields, "splits")
-        task.given += len(splits)
+        task.given = max(task.given, _int(fields, "position") + len(splits))
         if not splits:
             task.end, task.ended_us = TaskEnd.DONE, record.timestamp_us
         for one in splits:
@@ -257,7 +261,7 @@ def _row(read_id: str, read: _Read) -> ReadRow:
                 ended_us=one.ended_us,
                 end=one.end,
                 given=one.given,
-                finished=one.finished,
+                finished=len(one.finished),
                 rows=one.rows,
                 reason=one.reason,
             )

@@ -96,6 +96,24 @@ def test_reads_as_json_have_everything(log: MemoryLog) -> None:
     assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
 
 
+def test_a_question_that_was_asked_again_counts_once() -> None:
+    reads = ReadsJob(Outside(names=FILES))
+    reads.plan("r", partitions=1)
+    finished: list[SplitRead] = []
+    while True:
+        asked = next_request("r", 0, len(finished), finished=finished[-1:])
+        given = [reads.ask(asked, SplitsGiven).splits for _ in range(2)][1]
+        if not given:
+            break
+        finished += [SplitRead(split_id=one.split_id, rows=10, bytes_read=9) for one in given]
+
+    (read,) = [json.loads(one) for one in shown(reads.job.log, "reads", "--json").splitlines()]
+
+    (task,) = read["tasks"]
+    assert (task["given"], task["finished"], task["rows"]) == (4, 4, 40)
+    assert [one["read_by"] for one in read["splits"]] == [[7]] * 4
+
+
 def test_the_splits_of_a_job_show_which_tasks_of_queries_had_them(log: MemoryLog) -> None:
     found = [json.loads(one) for one in shown(log, "splits", "--json").splitlines()]
 
