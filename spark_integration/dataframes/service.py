@@ -111,6 +111,13 @@ class CoordinatedReads:
             raise UsageError(
                 f"the reads of job {self.job_id} have been started before: make new ones"
             )
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
         _refuse_connect(self._spark)
         if self._log.high_watermark() == 0:
             # At once: the service itself would try for a while, as a store may come back.
@@ -122,21 +129,17 @@ class CoordinatedReads:
         driver = self._new_driver(surroundings)
         driver.start()
         self._driver = driver
-        try:
-            ticket = Ticket(
-                job_id=self.job_id,
-                endpoint=surroundings.address,
-                token=surroundings.token,
-                certificate=surroundings.certificate,
-                create_reader=self._source.create_reader,
-                schema_json=_spark_schema(self.job_id, self._settled_schema(driver)),
-                partitions=partitions,
-                splits_max=self._splits_max,
-            )
-            register_ticket(self._spark, ticket)
-        except BaseException:
-            self.close()
-            raise
+        ticket = Ticket(
+            job_id=self.job_id,
+            endpoint=surroundings.address,
+            token=surroundings.token,
+            certificate=surroundings.certificate,
+            create_reader=self._source.create_reader,
+            schema_json=_spark_schema(self.job_id, self._settled_schema(driver)),
+            partitions=partitions,
+            splits_max=self._splits_max,
+        )
+        register_ticket(self._spark, ticket)
 
     def _new_driver(self, surroundings: StagelessSurroundings) -> JobDriver:
         provider = ReadsProvider(
@@ -208,12 +211,11 @@ class CoordinatedReads:
             CoordlogError: What has ended the service before, if something has.
         """
         driver, self._driver = self._driver, None
-        if driver is None:
-            return
-        forget_ticket(self._spark, self.job_id)
         try:
-            driver.stop(with_checkpoint=False, by="close")
-            driver.wait()
+            if driver is not None:
+                forget_ticket(self._spark, self.job_id)
+                driver.stop(with_checkpoint=False, by="close")
+                driver.wait()
         finally:
             if self._owns_log:
                 self._log.close()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import EnvironmentSetupError, OptionError, SourceError
+from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadsSeen
 from coordlog.schemas.source_events import RequestSplit
@@ -31,6 +32,26 @@ def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"with Spark Connect that is the server"):
         coordinated(session, "reads", FileSource(tmp_path), log=log).start()
     assert log.high_watermark() == 0, "nothing was appended"
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_a_log_that_it_has_made_is_closed_where_no_service_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_started: bool
+) -> None:
+    log, closed = MemoryLog("reads"), list[str]()
+    monkeypatch.setattr(log, "create", lambda: None, raising=False)
+    monkeypatch.setattr(log, "close", lambda: closed.append("closed"))
+    monkeypatch.setattr(KafkaLog, "for_job", lambda *_: log)
+    session = cast("Any", ConnectSession())
+    made = coordinated(session, "reads", FileSource(tmp_path), bootstrap_servers="here:9092")
+
+    if is_started:
+        with pytest.raises(EnvironmentSetupError):
+            made.start()
+    else:
+        made.close()
+
+    assert closed == ["closed"]
 
 
 @pytest.mark.parametrize(
