@@ -80,7 +80,10 @@ class RangeWatch:
         for one in known:
             _note(one, topic_ids, read_up_to)
         is_first = not known and not self._has_listed
-        found: list[Split] = []
+        # One of each partition first: where a listing is cut off between its pages, what `starting`
+        # has said of each is in the log with the first.
+        heads: list[Split] = []
+        tails: list[Split] = []
         while True:
             try:
                 listing = self._discovery.listing(
@@ -93,9 +96,11 @@ class RangeWatch:
             _refuse(listing)
             for split in listing.splits:
                 _note(split, topic_ids, read_up_to)
-                found.extend(_cut(split, self._split_offsets))
+                head, *tail = _cut(split, self._split_offsets)
+                heads.append(head)
+                tails.extend(tail)
             if listing.is_whole:
-                return found
+                return heads + tails
 
 
 def _note(split: Split, topic_ids: dict[Partition, str], read_up_to: dict[Partition, int]) -> None:

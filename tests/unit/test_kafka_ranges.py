@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog.coordinators.enumerator import pages_of
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
@@ -84,6 +85,19 @@ def test_starting_holds_for_the_first_look_of_a_history_alone() -> None:
     looks.begin()
 
     assert looks.look() == ["t/1@0..2", "t/0@5..6"]
+
+
+def test_starting_holds_where_the_first_listing_is_cut_off_between_its_pages() -> None:
+    looks = Looks(starting={("t", 0): 0, ("t", 1): 99_995})
+    looks.cluster.put("t", 100_000, 100_000)
+    first, *others = pages_of(looks.watch.look([]).splits)
+    assert others, "the driver ends before these are in the log"
+    looks.known = first
+    looks.begin()
+    looks.look()
+
+    ids = {one.split_id for one in looks.known if lane_of(one) == "t/1"}
+    assert ids == {"t/1@99995..100000"}
 
 
 def test_a_look_waits_for_something_to_come_but_not_for_ever() -> None:
