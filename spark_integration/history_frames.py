@@ -149,7 +149,8 @@ def history(
 
     Raises:
         EnvironmentSetupError: The session lacks the jars; the message has the line to add.
-        OptionError: An option that would split the log, or a column that there is.
+        OptionError: An option that would split the log or pass over lost records, or a column that
+            there is.
         PayloadTypeError: The log has registered no such type.
     """
     source = _Source(spark, job_id, bootstrap_servers, topic_prefix, security, kafka_options)
@@ -266,6 +267,13 @@ class _Source:
                 raise OptionError(f"kafka_options[{name!r}]", value, "absent: a log is read as one")
             if name.lower().startswith(_BEGINNING) and value != "earliest":
                 said = "absent: what counts depends on all that stands before"
+                raise OptionError(f"kafka_options[{name!r}]", value, said)
+            # What Spark's own error advises: behind a gap no sequence fits, and every record is void.
+            if name.lower() == "failondataloss" and str(value).lower() != "true":
+                said = (
+                    "absent: behind records that are lost none counts; for a stream that stands "
+                    "below the log's beginning start the query with a new checkpointLocation"
+                )
                 raise OptionError(f"kafka_options[{name!r}]", value, said)
         self.spark = spark
         self._options: dict[str, str] = {
