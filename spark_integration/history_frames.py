@@ -58,8 +58,8 @@ _KEY_PARTS: Final = {
 }
 _OWN_COLUMNS: Final = ("offset", "counts", "void", "key", *_KEY_PARTS, "log_timestamp")
 _PAYLOAD: Final = ("record.kind", "record.payload_type", "record.payload")
-_OFFSETS_PER_TRIGGER: Final = 100_000
-"""A micro-batch is sorted in the memory of one Python worker: some 100 MB at most records' sizes."""
+_OFFSETS_PER_TRIGGER: Final = 10_000
+"""A micro-batch is one Arrow value, below 2 GiB, in one worker's memory: records of 50 KB on average fit."""
 _STATE_TASKS_MAX: Final = 16
 _JARS_OF: Final = "4.1."
 _BEGINNING: Final = ("startingoffsets", "startingtimestamp")
@@ -183,7 +183,7 @@ def history_stream(
         bootstrap_servers: As in `history`.
         topic_prefix: As in `history`.
         security: As in `history`.
-        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 100,000 where it is not given.
+        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 10,000 where it is not given.
         payloads: As in `history`.
 
     Raises:
