@@ -58,7 +58,8 @@ class WorkerThreads:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._since: dict[int, float] = {}
-        self._idle = 0
+        self._unreturned = 0
+        """Works that are queued or run: at most so many threads are of use."""
         self._is_ended = False
 
     def submit(self, work: Callable[[], None]) -> bool:
@@ -66,8 +67,9 @@ class WorkerThreads:
         with self._lock:
             if self._is_ended:
                 return False
+            self._unreturned += 1
             self._works.put(work)
-            if self._idle < self._works.qsize() and len(self._threads) < self._count:
+            if len(self._threads) < min(self._unreturned, self._count):
                 thread = threading.Thread(
                     target=self._run, name=f"{self._name}_{len(self._threads)}", daemon=True
                 )
@@ -110,11 +112,8 @@ class WorkerThreads:
     def _run(self) -> None:
         own = threading.get_ident()
         while True:
-            with self._lock:
-                self._idle += 1
             work = self._works.get()
             with self._lock:
-                self._idle -= 1
                 if work is None or self._is_ended:
                     return
                 self._since[own] = time.monotonic()
@@ -123,3 +122,4 @@ class WorkerThreads:
             finally:
                 with self._lock:
                     self._since.pop(own, None)
+                    self._unreturned -= 1

@@ -62,13 +62,14 @@ class SnapshotUnusableError(ValueError):
 
 
 class SnapshotTooLargeError(ValueError):
-    """A state has more bytes than a reader takes."""
+    """A state, or a part of it, has more bytes than a reader takes."""
 
-    def __init__(self, state_bytes: int) -> None:
-        super().__init__(
-            f"the state has {state_bytes} bytes, and {SNAPSHOT_STATE_BYTES_MAX} are read"
-        )
-        self.state_bytes = state_bytes
+    def __init__(self, what: str, found_bytes: int, bytes_max: int) -> None:
+        super().__init__(what, found_bytes, bytes_max)
+        self.what, self.found_bytes, self.bytes_max = what, found_bytes, bytes_max
+
+    def __str__(self) -> str:
+        return f"{self.what} has {self.found_bytes} bytes, and {self.bytes_max} are read"
 
 
 class SnapshotVersionError(SnapshotUnusableError):
@@ -147,13 +148,13 @@ class SnapshotCodec:
         """A snapshot of `state`.
 
         Raises:
-            SnapshotTooLargeError: It is larger than what is read again.
+            SnapshotTooLargeError: It, or a part of it, is larger than what is read again.
             ValueError: A projection's codec does not give back what it was given. What such a codec
                 raises itself.
         """
         data = self._encoded(state, checkpoint_offset)
         if len(data) > SNAPSHOT_STATE_BYTES_MAX:
-            raise SnapshotTooLargeError(len(data))
+            raise SnapshotTooLargeError("the state", len(data), SNAPSHOT_STATE_BYTES_MAX)
         return _snapshot_of(data)
 
     def state_hash(self, state: JobState) -> str:

@@ -114,6 +114,8 @@ class SplitPage:
     """`PAGE_SPLITS` splits: their ids, and packed what else there is. Equal where they hold equal splits."""
 
     names: tuple[str, ...]
+    names_bytes: int
+    """Of the packed names, once they are unpacked: what a reader of snapshots bounds."""
     packed_names: bytes
     packed_contents: bytes
 
@@ -151,15 +153,14 @@ def _page_of(splits: Sequence[Split]) -> SplitPage:
     contents = _CONTENTS.encode({"contents": [one.content for one in splits]})
     return SplitPage(
         names=tuple(names),
+        names_bytes=len(plain_names),
         packed_names=zlib.compress(plain_names, _COMPRESSION),
         packed_contents=packer.compress(contents) + packer.flush(),
     )
 
 
-def unpacked_page(
-    packed_names: bytes, packed_contents: bytes, names_bytes_max: int
-) -> tuple[SplitPage, int]:
-    """A page of a snapshot, and how many bytes its ids have. Its contents are looked at when they are wanted.
+def unpacked_page(packed_names: bytes, packed_contents: bytes, names_bytes_max: int) -> SplitPage:
+    """A page of a snapshot. Its contents are looked at when they are wanted.
 
     Raises:
         ValueError: These are no packed ids, or more bytes of them than are allowed.
@@ -168,17 +169,22 @@ def unpacked_page(
     names = tuple(cast("list[str]", _NAMES.decode(plain)["names"]))
     if len(names) != PAGE_SPLITS:
         raise ValueError(f"a full page has {PAGE_SPLITS} splits, and this one {len(names)}")
-    page = SplitPage(names=names, packed_names=packed_names, packed_contents=packed_contents)
-    return page, len(plain)
+    return SplitPage(
+        names=names,
+        names_bytes=len(plain),
+        packed_names=packed_names,
+        packed_contents=packed_contents,
+    )
 
 
 def _unpacked(packed: bytes, bytes_max: int, *, dictionary: bytes = b"") -> bytes:
     unpacker = zlib.decompressobj(zdict=dictionary) if dictionary else zlib.decompressobj()
     try:
-        plain = unpacker.decompress(packed, bytes_max)
+        # One more than allowed: 0 means no bound to zlib, and it sees an end only with room behind it.
+        plain = unpacker.decompress(packed, bytes_max + 1)
     except zlib.error as error:
         raise ValueError(f"a page of splits is damaged: {error}") from error
-    if not unpacker.eof or unpacker.unused_data:
+    if len(plain) > bytes_max or not unpacker.eof or unpacker.unused_data:
         raise ValueError(f"a page of splits does not end within {bytes_max} bytes")
     return plain
 

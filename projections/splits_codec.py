@@ -17,6 +17,7 @@ from coordlog.limits import SNAPSHOT_NAMES_BYTES_MAX
 from coordlog.schemas.source_events import Split
 
 from .operator_projection import OperatorProjection, StatesReader, StatesWriter
+from .snapshots import SnapshotTooLargeError
 from .split_table import Place, SplitPage, SplitTable, indexed, unpacked_page
 from .splits import ReaderState, SplitsState, apply_record
 from .state_codec import DerivedCodec
@@ -114,6 +115,7 @@ class _Numbered(Generic[T, W]):
 class _Writer:
     def __init__(self, *, is_plain: bool) -> None:
         self._is_plain = is_plain
+        self._names_bytes: dict[_PackedPage, int] = {}
         self._pages: _Numbered[SplitPage, _PackedPage] = _Numbered(self._page)
         self._tails: _Numbered[tuple[Split, ...], tuple[Split, ...]] = _Numbered(lambda one: one)
         self._places: _Numbered[tuple[Place, ...], _PlacesPage] = _Numbered(_written_places)
@@ -123,7 +125,9 @@ class _Writer:
             return _PackedPage(
                 names="\n".join(page.names).encode(), contents=page.unpacked_contents()
             )
-        return _PackedPage(names=page.packed_names, contents=page.packed_contents)
+        packed = _PackedPage(names=page.packed_names, contents=page.packed_contents)
+        self._names_bytes[packed] = page.names_bytes
+        return packed
 
     def own(self, state: SplitsState) -> bytes:
         table = state.splits
@@ -144,6 +148,11 @@ class _Writer:
         return _OWN.encode(own)
 
     def shared(self) -> bytes:
+        names_bytes = sum(self._names_bytes.values())
+        if names_bytes > SNAPSHOT_NAMES_BYTES_MAX:
+            raise SnapshotTooLargeError(
+                "the list of all ids of splits", names_bytes, SNAPSHOT_NAMES_BYTES_MAX
+            )
         return _SHARED.encode(
             _Shared(pages=self._pages.all(), tails=self._tails.all(), places=self._places.all())
         )
@@ -165,8 +174,8 @@ class _Reader:
         left = SNAPSHOT_NAMES_BYTES_MAX
         self._pages: list[SplitPage] = []
         for one in shared.pages:
-            page, names_bytes = unpacked_page(one.names, one.contents, left)
-            left -= names_bytes
+            page = unpacked_page(one.names, one.contents, left)
+            left -= page.names_bytes
             self._pages.append(page)
         self._tails = shared.tails
         self._places = [_read_places(one) for one in shared.places]

@@ -58,8 +58,8 @@ _KEY_PARTS: Final = {
 }
 _OWN_COLUMNS: Final = ("offset", "counts", "void", "key", *_KEY_PARTS, "log_timestamp")
 _PAYLOAD: Final = ("record.kind", "record.payload_type", "record.payload")
-_OFFSETS_PER_TRIGGER: Final = 100_000
-"""A micro-batch is sorted in the memory of one Python worker: some 100 MB at most records' sizes."""
+_OFFSETS_PER_TRIGGER: Final = 10_000
+"""A micro-batch is one Arrow value, below 2 GiB, in one worker's memory: records of 50 KB on average fit."""
 _STATE_TASKS_MAX: Final = 16
 _JARS_OF: Final = "4.1."
 _BEGINNING: Final = ("startingoffsets", "startingtimestamp")
@@ -149,7 +149,8 @@ def history(
 
     Raises:
         EnvironmentSetupError: The session lacks the jars; the message has the line to add.
-        OptionError: An option that would split the log, or a column that there is.
+        OptionError: An option that would split the log or pass over lost records, or a column that
+            there is.
         PayloadTypeError: The log has registered no such type.
     """
     source = _Source(spark, job_id, bootstrap_servers, topic_prefix, security, kafka_options)
@@ -182,7 +183,7 @@ def history_stream(
         bootstrap_servers: As in `history`.
         topic_prefix: As in `history`.
         security: As in `history`.
-        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 100,000 where it is not given.
+        kafka_options: As in `history`. `maxOffsetsPerTrigger` is 10,000 where it is not given.
         payloads: As in `history`.
 
     Raises:
@@ -266,6 +267,13 @@ class _Source:
                 raise OptionError(f"kafka_options[{name!r}]", value, "absent: a log is read as one")
             if name.lower().startswith(_BEGINNING) and value != "earliest":
                 said = "absent: what counts depends on all that stands before"
+                raise OptionError(f"kafka_options[{name!r}]", value, said)
+            # What Spark's own error advises: behind a gap no sequence fits, and every record is void.
+            if name.lower() == "failondataloss" and str(value).lower() != "true":
+                said = (
+                    "absent: behind records that are lost none counts; for a stream that stands "
+                    "below the log's beginning start the query with a new checkpointLocation"
+                )
                 raise OptionError(f"kafka_options[{name!r}]", value, said)
         self.spark = spark
         self._options: dict[str, str] = {

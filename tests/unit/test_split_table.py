@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 
 import pytest
 from immutables import Map
 
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
+from coordlog.projections import splits_codec
 from coordlog.projections.job import JobProjection
-from coordlog.projections.snapshots import SnapshotCodec
+from coordlog.projections.snapshots import SnapshotCodec, SnapshotTooLargeError
 from coordlog.projections.split_table import (
     PAGE_SPLITS,
     Assigned,
@@ -75,7 +77,12 @@ def test_pages_that_two_releases_of_zlib_have_packed_are_equal() -> None:
     page = table_of(PAGE_SPLITS).pages[0]
     other = zlib.compressobj(9, zdict=zlib.decompress(page.packed_names))
     contents = other.compress(page.unpacked_contents()) + other.flush()
-    same = SplitPage(names=page.names, packed_names=page.packed_names, packed_contents=contents)
+    same = SplitPage(
+        names=page.names,
+        names_bytes=page.names_bytes,
+        packed_names=page.packed_names,
+        packed_contents=contents,
+    )
 
     assert same.packed_contents != page.packed_contents
     assert same == page
@@ -155,6 +162,36 @@ def test_a_page_that_is_no_page_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             unpacked_page(names, page.packed_contents, limit)
+
+
+def test_ids_that_fill_what_is_left_exactly_are_read_and_nothing_is_unpacked_behind_them() -> None:
+    page = table_of(PAGE_SPLITS).pages[0]
+    bomb = zlib.compress(bytes(50_000_000))
+
+    read = unpacked_page(page.packed_names, page.packed_contents, page.names_bytes)
+    assert (read, read.names_bytes) == (page, page.names_bytes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="does not end within 0 bytes"):
+            unpacked_page(bomb, page.packed_contents, 0)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_ids_than_are_read_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = state_with(2 * PAGE_SPLITS, 0)
+    two = sum(held.splits.pages[number].names_bytes for number in range(2))
+    state = JobState(projections=Map({"source": held}))
+    codec = SnapshotCodec(JobProjection(PayloadTypes(()), {"source": SPLITS}))
+
+    monkeypatch.setattr(splits_codec, "SNAPSHOT_NAMES_BYTES_MAX", two)
+    assert codec.decode(codec.encode(state)).state == state
+
+    monkeypatch.setattr(splits_codec, "SNAPSHOT_NAMES_BYTES_MAX", two - 1)
+    with pytest.raises(SnapshotTooLargeError, match=f"{two} bytes, and {two - 1} are read"):
+        codec.encode(state)
+    assert codec.state_hash(state), "nobody reads that again"
 
 
 def test_a_state_that_names_what_is_not_there_is_refused() -> None:

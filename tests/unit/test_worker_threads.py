@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -77,6 +81,45 @@ def test_what_waits_when_the_threads_end_is_never_begun() -> None:
         thread.join(WAIT_S)
         assert not thread.is_alive()
     assert ran == ["first"]
+
+
+def test_a_work_does_not_wait_for_a_thread_that_has_just_taken_another_one() -> None:
+    taken, go, ran = threading.Event(), threading.Event(), threading.Event()
+
+    works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def get() -> Callable[[], None] | None:
+        """The first to take a work stands still before anybody can see that it has it."""
+        work = works.get()
+        if not taken.is_set():
+            taken.set()
+            go.wait(WAIT_S)
+        return work
+
+    slow_to_say = SimpleNamespace(
+        get=get, put=works.put, qsize=works.qsize, get_nowait=works.get_nowait
+    )
+    workers = WorkerThreads(2, "w")
+    workers._works = cast("Any", slow_to_say)
+    workers.submit(lambda: None)
+    assert taken.wait(WAIT_S)
+    workers.submit(ran.set)
+    assert len(workers._threads) == 2
+    assert ran.wait(WAIT_S)
+    go.set()
+    workers.end()
+
+
+def test_no_thread_is_started_while_one_is_free() -> None:
+    workers = WorkerThreads(4, "w")
+    for _ in range(3):
+        done = threading.Event()
+        workers.submit(done.set)
+        assert done.wait(WAIT_S)
+        while workers.longest() is not None:  # it has returned, and its thread is yet to say so
+            pass
+    assert len(workers._threads) == 1
+    workers.end()
 
 
 @pytest.mark.slow
