@@ -20,6 +20,7 @@ from batch_fakes import FakeSpark, MemoryTable
 from coordlog.errors import OptionError, RequestRefusedError, RequestUnansweredError, UsageError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
+from coordlog.requests import Answer
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.batches import frame_writer as frame_writes
 from coordlog.spark_integration.batches.exactly_once import sinks_of
@@ -28,6 +29,7 @@ from coordlog.spark_integration.batches.frame_writer import (
     stream_writer,
 )
 from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.client_requests import request_coordinator
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.token import find_token
@@ -171,6 +173,62 @@ def test_a_commit_that_is_not_settled_in_time_says_that_it_will_be(
     monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
     writer = frame_writer(service.options(), SCHEMA, overwrite=False)
     with pytest.raises(RequestUnansweredError, match="not settled after 0 s; its intent is in the"):
+        writer.commit([stage(writer, [1], task=7)])
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["write", "stream"])
+def test_a_commit_that_was_tried_keeps_its_files_when_spark_aborts_it(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stream: bool
+) -> None:
+    """Its intent may be in the log: the next start needs them."""
+    monkeypatch.setattr(frame_writes, "BATCH_COMMIT_S", 0.0)
+    monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
+    make: Any = stream_writer if is_stream else frame_writer
+    batch = (0,) if is_stream else ()
+    writer = make(service.options(), SCHEMA, overwrite=False)
+    messages = [stage(writer, [1], task=7), stage(writer, [2], task=8)]
+    with pytest.raises(RequestUnansweredError):
+        writer.commit(messages, *batch)
+    writer.abort(messages, *batch)
+    assert len(staged_in(tmp_path)) == 2
+    service.close()
+    monkeypatch.undo()
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    service.start(cast("Any", FakeSpark("", 0)))
+    assert rows_in(tmp_path) == Counter([1, 2])
+
+
+def dropping(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The connection drops so many times while an outcome is waited for."""
+    ask, left = request_coordinator, [times]
+
+    def asked(operator_id: str, request: Any, **given: Any) -> Answer:  # noqa: ANN401, passed on
+        if not request.parts and left[0]:
+            left[0] -= 1
+            raise RequestUnansweredError(operator_id, "the connection has dropped")
+        return ask(operator_id, request, **given)
+
+    monkeypatch.setattr(frame_writes, "request_coordinator", asked)
+
+
+def test_a_connection_that_drops_while_the_outcome_is_waited_for_is_made_again(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping(monkeypatch, 2)
+    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    writer.commit([stage(writer, [1], task=7)])
+    assert rows_in(tmp_path) == Counter([1])
+
+
+def test_a_driver_that_does_not_answer_any_more_is_not_asked_for_ever(
+    service: BatchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping(monkeypatch, 1_000_000)
+    monkeypatch.setattr(frame_writes, "BATCH_SILENCE_S", 0.05)
+    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    with pytest.raises(
+        RequestUnansweredError, match=r"not answered for 0.05 s .*dropped.* next st"
+    ):
         writer.commit([stage(writer, [1], task=7)])
 
 
