@@ -101,7 +101,7 @@ class _Target:
             return
         until, pause_s = time.monotonic() + BATCH_COMMIT_S, _FIRST_LOOK_S
         silent_since: float | None = None
-        while standing.is_open:
+        while standing.is_open and self.sink not in standing.done_sinks:
             if time.monotonic() > until:
                 raise RequestUnansweredError(
                     BATCHES,
@@ -122,7 +122,9 @@ class _Target:
                     f"{key}: its driver has not answered for {BATCH_SILENCE_S:g} s ({error}); its "
                     "intent is in the log, and the next start of the job settles it",
                 ) from error
-        assert standing.is_done, "files are settled or it is tried again"
+        assert standing.is_done or self.sink in standing.done_sinks, (
+            "files are settled or it is tried again"
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete files that no intent names: where every task has told its own, the commit was tried, and one may.
@@ -238,7 +240,7 @@ def frame_writer(
 ) -> DataSourceArrowWriter:
     """For `DataSource.writer`: of `df.write.format("coordlog")`, which appends.
 
-    A write with the option `write_id` is done once for each of its values in the life of the job.
+    A write with the option `write_id` is done once for each of its values and each sink in the life of the job.
 
     Raises:
         UsageError: It is to overwrite.

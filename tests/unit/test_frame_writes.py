@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from immutables import Map
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
@@ -27,6 +29,12 @@ from coordlog.spark_integration.batches.exactly_once import sinks_of
 from coordlog.spark_integration.batches.frame_writer import (
     frame_writer,
     stream_writer,
+)
+from coordlog.spark_integration.batches.ledger import (
+    BatchesState,
+    BatchKey,
+    Standing,
+    standing_of,
 )
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.client_requests import request_coordinator
@@ -118,6 +126,30 @@ def test_a_named_write_is_done_once_and_what_it_stages_again_goes(
     assert rows_in(tmp_path) == Counter([1, 2])
     assert staged_in(tmp_path) == []
     assert intents(log) == 1
+
+
+def test_a_write_id_is_known_by_its_sink(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    sinks = {one: ParquetSink(tmp_path / one / "out") for one in ("good", "bad")}
+    with BatchService(job="frames", log=log, sinks=sinks_of(sinks)) as service:
+        service.start(cast("Any", FakeSpark("", 0)))
+        for task, sink in enumerate(("good", "bad", "good", "bad")):
+            options = {**service.options(sink), "write_id": "2026-01-02"}
+            writer = frame_writer(options, SCHEMA, overwrite=False)
+            writer.commit([stage(writer, [len(sink)], task=task)])
+    assert rows_in(tmp_path / "good") == Counter([4])
+    assert rows_in(tmp_path / "bad") == Counter([3])
+    assert staged_in(tmp_path / "good") == staged_in(tmp_path / "bad") == []
+    assert intents(log) == 2
+
+
+def test_a_write_that_an_older_snapshot_has_by_its_id_alone_is_done_at_all_sinks() -> None:
+    key, state = BatchKey(query_id="w", batch_id=0, is_write=True), BatchesState()
+    assert standing_of(state, key, ["good"]) == Standing()
+    older = replace(state, writes_done=Map({"w": 5}))
+    assert standing_of(older, key, ["good", "bad"]).is_done
 
 
 def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
