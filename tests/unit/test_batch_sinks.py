@@ -15,7 +15,7 @@ from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.memory import MemoryLog
-from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.database import Connection, DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -176,6 +176,58 @@ def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> 
     with pytest.raises(SinkError, match="a batch cannot be moved: OperationalError: no such table"):
         sink.settle(part, batch)
     assert shop.run("SELECT count(*) FROM coordlog_batches") == [(0,)]
+
+
+class Committing(sqlite3.Connection):
+    """As Python 3.12 opens it with `autocommit=True`: its `commit` does nothing."""
+
+    autocommit = True
+
+    def commit(self) -> None:
+        """Nothing."""
+
+
+def test_a_sqlite_connection_in_autocommit_is_refused(shop: Shop) -> None:
+    def connect() -> Connection:
+        return cast("Connection", sqlite3.connect(shop.path, factory=Committing))
+
+    sink = DatabaseTable(connect, "orders", where="here")
+    with pytest.raises(SinkError, match=r"autocommit=True.*leave `autocommit` out"):
+        sink.prepare("case", cast("Any", None))
+    assert shop.tables() == {"orders"}
+
+
+class Server:
+    """Stands for a connection to PostgreSQL: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.autocommit = True
+        self.told: list[str] = []
+        self.refuses, self.rowcount = "", 1
+
+    def cursor(self) -> Server:
+        return self
+
+    def execute(self, statement: str, _values: object = None) -> None:
+        assert not self.autocommit, "each statement would be committed by itself"
+        self.told.append(statement)
+        if self.refuses and statement.startswith(self.refuses):
+            raise sqlite3.OperationalError("canceling statement due to lock timeout")
+
+    def commit(self) -> None:
+        self.told.append("COMMIT")
+
+    def rollback(self) -> None:
+        self.told.append("ROLLBACK")
+
+    def close(self) -> None:
+        self.told.append("CLOSE")
+
+
+def test_autocommit_of_another_connection_is_switched_off() -> None:
+    server = Server()
+    DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
+    assert any(one.startswith("CREATE TABLE") for one in server.told)
 
 
 def test_names_that_are_no_names_of_ours_are_not_put_into_a_statement(shop: Shop) -> None:
