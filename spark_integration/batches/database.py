@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import secrets
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -222,8 +223,11 @@ class DatabaseTable:
         return f"{self._prefix}{_quoted(self._plain)}"
 
     def _staging(self, batch: Batch) -> str:
-        """The staging table of one driver's batch: no other one's (clause M5)."""
-        name = f"{batch.driver_id}/{batch.key.query_id}/{batch.key.batch_id}/{batch.sink}"
+        """A new staging table of one driver's batch (clause M5); the batch is staged again where that has failed."""
+        key = batch.key
+        name = (
+            f"{batch.driver_id}/{key.query_id}/{key.batch_id}/{batch.sink}/{secrets.token_hex(8)}"
+        )
         return f"{self._of_job(batch.job_id)}{_digest(name)}"
 
     def _of_job(self, job_id: str) -> str:

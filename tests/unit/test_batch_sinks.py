@@ -153,6 +153,21 @@ def test_what_a_task_has_staged_that_was_not_the_one_counted_is_not_moved(shop: 
     assert shop.run("SELECT id, name FROM orders ORDER BY id") == [(1, "n1"), (2, "n2")]
 
 
+def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    failing = cast("Any", ArrowFrame([pa.table({"id": [1]}), pa.table({"id": [2], "name": ["n"]})]))
+    with pytest.raises(SinkError, match="rows cannot be staged"):
+        sink.stage(failing, batch)
+    part = sink.stage(frame_of([1, 2]), batch)
+    assert len(shop.tables()) == 2 + 2
+    assert sink.settle(part, batch).is_done
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+    sink.sweep(lambda: True)
+    assert shop.tables() == {"orders", "coordlog_batches"}, "what the failed one had made is gone"
+
+
 def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
     sink = shop.sink()
     sink.prepare("case", cast("Any", None))
