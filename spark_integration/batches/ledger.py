@@ -136,15 +136,16 @@ def why_refused(state: BatchesState, key: BatchKey, instead_of: str) -> str | No
     """Why a batch of this query may not be committed; None where it may."""
     if key.is_write or not state.query_id or key.query_id == state.query_id:
         return None
+    if key.query_id in state.former:  # first: what it has committed is not known any more
+        return (
+            f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
+            "not committed any more, whatever instead_of says: end it, and go on with "
+            f"{state.query_id} or a query with a new checkpoint"
+        )
     if instead_of == state.query_id:
         if state.begun is not None and state.begun.open_intent is not None:
             return f"batch {state.begun.batch_id} of query {state.query_id} is being committed"
         return None
-    if key.query_id in state.former:
-        return (
-            f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
-            "not committed any more: end it"
-        )
     return (
         f"the job has batches of query {state.query_id}, up to {state.last_done}, and this is query "
         f"{key.query_id}, with another checkpoint: what the older one has committed would be "
