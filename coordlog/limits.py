@@ -306,6 +306,9 @@ TRANSACTION_IDLE_S: Final = 30.0
 BATCH_COMMIT_S: Final = 600.0
 """How long a writer in a process of Spark's own waits for the outcome of its batch: a sink is tried a few times."""
 
+BATCH_SILENCE_S: Final = 15.0
+"""How long that writer asks again a driver that is silent: a dropped connection is back by then, or it has ended."""
+
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import secrets
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,8 @@ class DatabaseTable:
 
     Args:
         connect: Opens a connection, of `sqlite3`, `psycopg` or `psycopg2`; on the driver and in tasks, so that it
-            must pickle. Keep passwords out of it, where libpq looks for them: `PGPASSWORD`, `~/.pgpass`.
+            must pickle. Autocommit is switched off, and refused of `sqlite3`. Keep passwords out of it, where
+            libpq looks for them: `PGPASSWORD`, `~/.pgpass`.
         table: Its name, exactly, with its schema before a dot where it has one. The frame's columns must be its own;
             others get their defaults.
         where: The database, for people and for the log: no credentials.
@@ -221,8 +223,11 @@ class DatabaseTable:
         return f"{self._prefix}{_quoted(self._plain)}"
 
     def _staging(self, batch: Batch) -> str:
-        """The staging table of one driver's batch: no other one's (clause M5)."""
-        name = f"{batch.driver_id}/{batch.key.query_id}/{batch.key.batch_id}/{batch.sink}"
+        """A new staging table of one driver's batch (clause M5); the batch is staged again where that has failed."""
+        key = batch.key
+        name = (
+            f"{batch.driver_id}/{key.query_id}/{key.batch_id}/{batch.sink}/{secrets.token_hex(8)}"
+        )
         return f"{self._of_job(batch.job_id)}{_digest(name)}"
 
     def _of_job(self, job_id: str) -> str:
@@ -356,8 +361,7 @@ def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connect
     try:
         connection = connect()
         try:
-            if isinstance(connection, sqlite3.Connection):
-                connection.isolation_level = None  # `_begin` says where a transaction begins
+            _take_transactions(connection, where)
             yield connection, connection.cursor()
         finally:
             connection.close()
@@ -371,6 +375,22 @@ def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connect
         raise SinkError(
             where, f"{doing}: {kind.__name__}: {said}", "mend it, then start the query again"
         ) from error
+
+
+def _take_transactions(connection: Connection, where: str) -> None:
+    """See that a transaction ends where it is committed, and not with each statement."""
+    mode = getattr(connection, "autocommit", None)
+    if not isinstance(connection, sqlite3.Connection):
+        if mode:
+            cast("Any", connection).autocommit = False
+        return
+    if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12
+        raise SinkError(
+            where,
+            f"`connect` opens it with autocommit={mode}, where a commit is not this sink's",
+            "leave `autocommit` out of sqlite3.connect",
+        )
+    connection.isolation_level = None  # `_begin` says where a transaction begins
 
 
 def _begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each module has its own

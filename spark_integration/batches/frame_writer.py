@@ -21,8 +21,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from coordlog.errors import OptionError, RequestUnansweredError, UsageError
-from coordlog.limits import BATCH_COMMIT_S
+from coordlog.errors import (
+    CoordinatorRestartingError,
+    OptionError,
+    RequestUnansweredError,
+    UsageError,
+)
+from coordlog.limits import BATCH_COMMIT_S, BATCH_SILENCE_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.client_requests import request_coordinator
 from coordlog.spark_integration.files.names import STAGED_NAME
@@ -95,7 +100,8 @@ class _Target:
             self._discard(part.files)
             return
         until, pause_s = time.monotonic() + BATCH_COMMIT_S, _FIRST_LOOK_S
-        while standing.is_open:
+        silent_since: float | None = None
+        while standing.is_open and self.sink not in standing.done_sinks:
             if time.monotonic() > until:
                 raise RequestUnansweredError(
                     BATCHES,
@@ -104,12 +110,29 @@ class _Target:
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
-            standing = self._ask(key, [])
-        assert standing.is_done, "files are settled or it is tried again"
+            try:
+                standing, silent_since = self._ask(key, []), None
+            except (RequestUnansweredError, CoordinatorRestartingError) as error:
+                now = time.monotonic()
+                silent_since = now if silent_since is None else silent_since
+                if now - silent_since < BATCH_SILENCE_S:
+                    continue  # a connection that has dropped: the next question makes another
+                raise RequestUnansweredError(
+                    BATCHES,
+                    f"{key}: its driver has not answered for {BATCH_SILENCE_S:g} s ({error}); its "
+                    "intent is in the log, and the next start of the job settles it",
+                ) from error
+        assert standing.is_done or self.sink in standing.done_sinks, (
+            "files are settled or it is tried again"
+        )
 
-    def discard(self, staged: Iterable[bytes]) -> None:
-        """Delete files that no intent names."""
-        self._discard(files_part(self.sink, staged).files)
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete files that no intent names: where every task has told its own, the commit was tried, and one may.
+
+        The sweep of the next start removes what none needs.
+        """
+        if not all(one is not None for one in messages):
+            self._discard(files_part(self.sink, _staged_of(messages)).files)
 
     def _ask(self, key: BatchKey, parts: list[BatchPart]) -> BatchStanding:
         request = CommitBatch(
@@ -171,8 +194,8 @@ class _FrameWriter(DataSourceArrowWriter):
         self._target.commit(self._key, _staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what other tasks have staged."""
-        self._target.discard(_staged_of(messages))
+        """Delete what other tasks have staged, where not all have."""
+        self._target.abort(messages)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
@@ -208,8 +231,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._target.commit(BatchKey(query_id=query_id, batch_id=batchId), _staged_of(told))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, as above
-        """Delete what other tasks have staged."""
-        self._target.discard(_staged_of(messages))
+        """Delete what other tasks have staged, where not all have."""
+        self._target.abort(messages)
 
 
 def frame_writer(
@@ -217,7 +240,7 @@ def frame_writer(
 ) -> DataSourceArrowWriter:
     """For `DataSource.writer`: of `df.write.format("coordlog")`, which appends.
 
-    A write with the option `write_id` is done once for each of its values in the life of the job.
+    A write with the option `write_id` is done once for each of its values and each sink in the life of the job.
 
     Raises:
         UsageError: It is to overwrite.

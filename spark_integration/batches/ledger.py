@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """The newest batch of the query, or a write, with an intent and not all of its parts done."""
+    """The newest batch of the query with an intent and not all of its parts done, or a write's part with an intent."""
 
     batch_id: int
     open_intent: int | None
@@ -81,9 +82,9 @@ class BatchesState:
     """The highest batch of the query that is committed whole: Spark replays none before its last."""
     begun: _Begun | None = None
     writes: Map[str, _Begun] = field(default_factory=Map)
-    """Batch writes that are not done, by id."""
+    """Batch writes that are not done, by id and sink; in older snapshots by id."""
     writes_done: Map[str, int] = field(default_factory=Map)
-    """The sequence of their last outcome, by id."""
+    """The sequence of their last outcome, by id and sink; one by its id alone, as before, is done at all sinks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,38 +96,56 @@ class Standing:
     done_sinks: tuple[str, ...] = ()
 
 
-def standing_of(state: BatchesState, key: BatchKey) -> Standing:
-    """How a batch stands by the log. One of a query that is not the job's has not begun."""
+def standing_of(state: BatchesState, key: BatchKey, sinks: Collection[str]) -> Standing:
+    """How a batch stands by the log. One of a query that is not the job's has not begun.
+
+    Args:
+        state: The log's.
+        key: The batch.
+        sinks: Where a batch write is asked about: it is known by its id and its sink.
+    """
     if key.is_write:
-        if key.query_id in state.writes_done:
-            return Standing(is_done=True)
-        begun = state.writes.get(key.query_id)
-    else:
-        if key.query_id != state.query_id:
-            return Standing()
-        if key.batch_id <= state.last_done:
-            return Standing(is_done=True)
-        begun = state.begun
-        if begun is not None and begun.batch_id != key.batch_id:
-            return Standing()
-    if begun is None:
+        return _write_standing(state, key.query_id, sinks)
+    if key.query_id != state.query_id:
+        return Standing()
+    if key.batch_id <= state.last_done:
+        return Standing(is_done=True)
+    begun = state.begun
+    if begun is None or begun.batch_id != key.batch_id:
         return Standing()
     return Standing(open_intent=begun.open_intent, done_sinks=begun.done_sinks)
+
+
+def _write_standing(state: BatchesState, write_id: str, sinks: Collection[str]) -> Standing:
+    done = {one for one in sinks if _write_name(write_id, one) in state.writes_done}
+    if write_id in state.writes_done or (done and done.issuperset(sinks)):
+        return Standing(is_done=True)
+    names = (write_id, *(_write_name(write_id, one) for one in sorted(sinks)))
+    begun = [state.writes[one] for one in names if one in state.writes]
+    intents = [one.open_intent for one in begun if one.open_intent is not None]
+    done.update(sink for one in begun for sink in one.done_sinks)
+    return Standing(open_intent=next(iter(intents), None), done_sinks=tuple(sorted(done)))
+
+
+def _write_name(write_id: str, sink: str) -> str:
+    """What a write to a sink is known by; no write's id has a slash."""
+    return f"{write_id}/{sink}"
 
 
 def why_refused(state: BatchesState, key: BatchKey, instead_of: str) -> str | None:
     """Why a batch of this query may not be committed; None where it may."""
     if key.is_write or not state.query_id or key.query_id == state.query_id:
         return None
+    if key.query_id in state.former:  # first: what it has committed is not known any more
+        return (
+            f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
+            "not committed any more, whatever instead_of says: end it, and go on with "
+            f"{state.query_id} or a query with a new checkpoint"
+        )
     if instead_of == state.query_id:
         if state.begun is not None and state.begun.open_intent is not None:
             return f"batch {state.begun.batch_id} of query {state.query_id} is being committed"
         return None
-    if key.query_id in state.former:
-        return (
-            f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
-            "not committed any more: end it"
-        )
     return (
         f"the job has batches of query {state.query_id}, up to {state.last_done}, and this is query "
         f"{key.query_id}, with another checkpoint: what the older one has committed would be "
@@ -146,34 +165,38 @@ def _apply(state: BatchesState, record: Record, value: Payload | None) -> Batche
 
 def _intent(state: BatchesState, sequence: int, value: BatchIntent) -> BatchesState:
     if value.is_write:
-        before = state.writes.get(value.query_id)
-    else:
-        if value.query_id != state.query_id:
-            former = (*state.former, state.query_id) if state.query_id else state.former
-            state = replace(state, query_id=value.query_id, former=former, last_done=-1, begun=None)
-        before = state.begun
+        begun = _Begun(batch_id=value.batch_id, open_intent=sequence)
+        names = (_write_name(value.query_id, one.sink) for one in value.parts)
+        return replace(state, writes=state.writes.update(dict.fromkeys(names, begun)))
+    if value.query_id != state.query_id:
+        former = (*state.former, state.query_id) if state.query_id else state.former
+        state = replace(state, query_id=value.query_id, former=former, last_done=-1, begun=None)
+    before = state.begun
     done = () if before is None or before.batch_id != value.batch_id else before.done_sinks
     begun = _Begun(batch_id=value.batch_id, open_intent=sequence, done_sinks=done)
-    return _with(state, value, begun)
+    return replace(state, begun=begun)
 
 
 def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:
-    begun = state.writes.get(value.query_id) if value.is_write else state.begun
+    if value.is_write:
+        return _write_outcome(state, sequence, value)
+    begun = state.begun
     assert begun is not None, "an intent came before it"
     if all(one.is_done for one in value.parts):
-        if value.is_write:
-            done = state.writes_done.set(value.query_id, sequence)
-            return replace(state, writes=state.writes.delete(value.query_id), writes_done=done)
         return replace(state, begun=None, last_done=value.batch_id)
     sinks = {*begun.done_sinks, *(one.sink for one in value.parts if one.is_done)}
     left = _Begun(batch_id=value.batch_id, open_intent=None, done_sinks=tuple(sorted(sinks)))
-    return _with(state, value, left)
+    return replace(state, begun=left)
 
 
-def _with(state: BatchesState, value: BatchIntent | BatchOutcome, begun: _Begun) -> BatchesState:
-    if value.is_write:
-        return replace(state, writes=state.writes.set(value.query_id, begun))
-    return replace(state, begun=begun)
+def _write_outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:
+    names = {_write_name(value.query_id, one.sink): one.is_done for one in value.parts}
+    writes = state.writes
+    for one in (value.query_id, *names):  # by its id alone in a state of an older snapshot
+        if one in writes:
+            writes = writes.delete(one)
+    done = {name: sequence for name, is_done in names.items() if is_done}
+    return replace(state, writes=writes, writes_done=state.writes_done.update(done))
 
 
 _PROJECTION: Final[OperatorProjection[BatchesState]] = OperatorProjection(
@@ -207,7 +230,8 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
         )
         if why_not := why_refused(self.state, key, request.instead_of):
             raise RequestRefusedError(why_not)
-        standing = standing_of(self.state, key)
+        sinks = {one.sink for one in request.parts} or self._sinks
+        standing = standing_of(self.state, key, sinks)
         if request.parts and not standing.is_done and standing.open_intent is None:
             self._check_parts(request, standing)
             self.context.commit(
@@ -219,7 +243,7 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
                     parts=request.parts,
                 ),
             )
-            standing = standing_of(self.state, key)
+            standing = standing_of(self.state, key, sinks)
         return BatchStanding(
             is_open=standing.open_intent is not None,
             is_done=standing.is_done,

@@ -55,7 +55,7 @@ class CommitBatch(Payload):
     driver_id: str
     """For which driver its parts are staged; what was staged for another one may be swept by now."""
     parts: list[BatchPart]
-    """Empty: only how it stands is asked."""
+    """Empty: only how it stands is asked; a batch write with all sinks then, else with those of its parts."""
 
 
 @response("coordlog.batch_standing", version=1)
@@ -66,7 +66,7 @@ class BatchStanding(Payload):
     """An intent has no outcome yet: ask again."""
     is_done: bool
     done_sinks: list[str]
-    """Those that have their part, where others do not."""
+    """Those that have their part, where others do not; others may never get a part of a batch write."""
 
 
 @payload("coordlog.batch_intent", version=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -236,17 +236,18 @@ class BatchService:
         """What the log says of the batches, as of now."""
         return cast("BatchesState", self._job_state.projections[BATCHES])
 
-    def standing(self, key: BatchKey) -> Standing:
-        """How a batch stands once nothing of it is open any more.
+    def standing(self, key: BatchKey, sinks: Collection[str] | None = None) -> Standing:
+        """How a batch stands, at these sinks or all, once nothing of it is open any more.
 
         Raises:
             JobFailedError, FencedError, LogError: The driver has ended.
         """
-        while (open_intent := standing_of(self.state, key).open_intent) is not None:
+        asked = self.sinks if sinks is None else sinks
+        while (open_intent := standing_of(self.state, key, asked).open_intent) is not None:
             self._wait_for(lambda intent=open_intent: intent not in self._job_state.intents)  # type: ignore[misc]
         last = self._job_state.next_sequence - 1
         self._wait_for(lambda: self._released_to >= last)
-        return standing_of(self.state, key)
+        return standing_of(self.state, key, asked)
 
     def commit(self, key: BatchKey, parts: Sequence[BatchPart]) -> Standing:
         """Have these parts of a batch made visible; how it stands then.
@@ -277,7 +278,7 @@ class BatchService:
             self._raise_end()  # which says more
             raise
         self._at("intent recorded")
-        standing = self.standing(key)
+        standing = self.standing(key, {one.sink for one in parts} or None)
         self._at("outcome recorded")
         return standing
 

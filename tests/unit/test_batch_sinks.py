@@ -15,7 +15,7 @@ from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.memory import MemoryLog
-from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.database import Connection, DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -153,6 +153,21 @@ def test_what_a_task_has_staged_that_was_not_the_one_counted_is_not_moved(shop: 
     assert shop.run("SELECT id, name FROM orders ORDER BY id") == [(1, "n1"), (2, "n2")]
 
 
+def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: Shop) -> None:
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    failing = cast("Any", ArrowFrame([pa.table({"id": [1]}), pa.table({"id": [2], "name": ["n"]})]))
+    with pytest.raises(SinkError, match="rows cannot be staged"):
+        sink.stage(failing, batch)
+    part = sink.stage(frame_of([1, 2]), batch)
+    assert len(shop.tables()) == 2 + 2
+    assert sink.settle(part, batch).is_done
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+    sink.sweep(lambda: True)
+    assert shop.tables() == {"orders", "coordlog_batches"}, "what the failed one had made is gone"
+
+
 def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
     sink = shop.sink()
     sink.prepare("case", cast("Any", None))
@@ -176,6 +191,58 @@ def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> 
     with pytest.raises(SinkError, match="a batch cannot be moved: OperationalError: no such table"):
         sink.settle(part, batch)
     assert shop.run("SELECT count(*) FROM coordlog_batches") == [(0,)]
+
+
+class Committing(sqlite3.Connection):
+    """As Python 3.12 opens it with `autocommit=True`: its `commit` does nothing."""
+
+    autocommit = True
+
+    def commit(self) -> None:
+        """Nothing."""
+
+
+def test_a_sqlite_connection_in_autocommit_is_refused(shop: Shop) -> None:
+    def connect() -> Connection:
+        return cast("Connection", sqlite3.connect(shop.path, factory=Committing))
+
+    sink = DatabaseTable(connect, "orders", where="here")
+    with pytest.raises(SinkError, match=r"autocommit=True.*leave `autocommit` out"):
+        sink.prepare("case", cast("Any", None))
+    assert shop.tables() == {"orders"}
+
+
+class Server:
+    """Stands for a connection to PostgreSQL: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.autocommit = True
+        self.told: list[str] = []
+        self.refuses, self.rowcount = "", 1
+
+    def cursor(self) -> Server:
+        return self
+
+    def execute(self, statement: str, _values: object = None) -> None:
+        assert not self.autocommit, "each statement would be committed by itself"
+        self.told.append(statement)
+        if self.refuses and statement.startswith(self.refuses):
+            raise sqlite3.OperationalError("canceling statement due to lock timeout")
+
+    def commit(self) -> None:
+        self.told.append("COMMIT")
+
+    def rollback(self) -> None:
+        self.told.append("ROLLBACK")
+
+    def close(self) -> None:
+        self.told.append("CLOSE")
+
+
+def test_autocommit_of_another_connection_is_switched_off() -> None:
+    server = Server()
+    DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
+    assert any(one.startswith("CREATE TABLE") for one in server.told)
 
 
 def test_names_that_are_no_names_of_ours_are_not_put_into_a_statement(shop: Shop) -> None:

@@ -240,6 +240,10 @@ def test_a_new_query_is_refused_until_it_is_allowed_by_the_older_ones_name(
     assert table.rows == ["a", "b", "c"]
     with pytest.raises(UsageError, match="q-2 has taken the place of query q-1"):
         write(second, 5, "q-1")
+    second.close()
+    with pytest.raises(UsageError, match="q-2 has taken the place of query q-1"):
+        write(drivers.make(table, instead_of="q-2"), 4, "q-1")
+    assert table.rows == ["a", "b", "c"], "its last batch is not published again"
 
 
 def test_several_sinks_get_their_parts_and_only_what_is_missing_is_done_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from immutables import Map
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
@@ -20,6 +22,7 @@ from batch_fakes import FakeSpark, MemoryTable
 from coordlog.errors import OptionError, RequestRefusedError, RequestUnansweredError, UsageError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
+from coordlog.requests import Answer
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.batches import frame_writer as frame_writes
 from coordlog.spark_integration.batches.exactly_once import sinks_of
@@ -27,7 +30,14 @@ from coordlog.spark_integration.batches.frame_writer import (
     frame_writer,
     stream_writer,
 )
+from coordlog.spark_integration.batches.ledger import (
+    BatchesState,
+    BatchKey,
+    Standing,
+    standing_of,
+)
 from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.client_requests import request_coordinator
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.token import find_token
@@ -118,6 +128,30 @@ def test_a_named_write_is_done_once_and_what_it_stages_again_goes(
     assert intents(log) == 1
 
 
+def test_a_write_id_is_known_by_its_sink(
+    tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    sinks = {one: ParquetSink(tmp_path / one / "out") for one in ("good", "bad")}
+    with BatchService(job="frames", log=log, sinks=sinks_of(sinks)) as service:
+        service.start(cast("Any", FakeSpark("", 0)))
+        for task, sink in enumerate(("good", "bad", "good", "bad")):
+            options = {**service.options(sink), "write_id": "2026-01-02"}
+            writer = frame_writer(options, SCHEMA, overwrite=False)
+            writer.commit([stage(writer, [len(sink)], task=task)])
+    assert rows_in(tmp_path / "good") == Counter([4])
+    assert rows_in(tmp_path / "bad") == Counter([3])
+    assert staged_in(tmp_path / "good") == staged_in(tmp_path / "bad") == []
+    assert intents(log) == 2
+
+
+def test_a_write_that_an_older_snapshot_has_by_its_id_alone_is_done_at_all_sinks() -> None:
+    key, state = BatchKey(query_id="w", batch_id=0, is_write=True), BatchesState()
+    assert standing_of(state, key, ["good"]) == Standing()
+    older = replace(state, writes_done=Map({"w": 5}))
+    assert standing_of(older, key, ["good", "bad"]).is_done
+
+
 def test_a_streams_batch_is_known_by_what_its_tasks_are_told(
     service: BatchService, tmp_path: Path
 ) -> None:
@@ -171,6 +205,62 @@ def test_a_commit_that_is_not_settled_in_time_says_that_it_will_be(
     monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
     writer = frame_writer(service.options(), SCHEMA, overwrite=False)
     with pytest.raises(RequestUnansweredError, match="not settled after 0 s; its intent is in the"):
+        writer.commit([stage(writer, [1], task=7)])
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["write", "stream"])
+def test_a_commit_that_was_tried_keeps_its_files_when_spark_aborts_it(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stream: bool
+) -> None:
+    """Its intent may be in the log: the next start needs them."""
+    monkeypatch.setattr(frame_writes, "BATCH_COMMIT_S", 0.0)
+    monkeypatch.setattr(ParquetSink, "settle", lambda *_given, **_at: never())
+    make: Any = stream_writer if is_stream else frame_writer
+    batch = (0,) if is_stream else ()
+    writer = make(service.options(), SCHEMA, overwrite=False)
+    messages = [stage(writer, [1], task=7), stage(writer, [2], task=8)]
+    with pytest.raises(RequestUnansweredError):
+        writer.commit(messages, *batch)
+    writer.abort(messages, *batch)
+    assert len(staged_in(tmp_path)) == 2
+    service.close()
+    monkeypatch.undo()
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    service.start(cast("Any", FakeSpark("", 0)))
+    assert rows_in(tmp_path) == Counter([1, 2])
+
+
+def dropping(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The connection drops so many times while an outcome is waited for."""
+    ask, left = request_coordinator, [times]
+
+    def asked(operator_id: str, request: Any, **given: Any) -> Answer:  # noqa: ANN401, passed on
+        if not request.parts and left[0]:
+            left[0] -= 1
+            raise RequestUnansweredError(operator_id, "the connection has dropped")
+        return ask(operator_id, request, **given)
+
+    monkeypatch.setattr(frame_writes, "request_coordinator", asked)
+
+
+def test_a_connection_that_drops_while_the_outcome_is_waited_for_is_made_again(
+    service: BatchService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping(monkeypatch, 2)
+    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    writer.commit([stage(writer, [1], task=7)])
+    assert rows_in(tmp_path) == Counter([1])
+
+
+def test_a_driver_that_does_not_answer_any_more_is_not_asked_for_ever(
+    service: BatchService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping(monkeypatch, 1_000_000)
+    monkeypatch.setattr(frame_writes, "BATCH_SILENCE_S", 0.05)
+    writer = frame_writer(service.options(), SCHEMA, overwrite=False)
+    with pytest.raises(
+        RequestUnansweredError, match=r"not answered for 0.05 s .*dropped.* next st"
+    ):
         writer.commit([stage(writer, [1], task=7)])
 
 
