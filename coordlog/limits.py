@@ -303,6 +303,12 @@ S3_PUBLISH_THREADS: Final = 16
 TRANSACTION_IDLE_S: Final = 30.0
 """PostgreSQL ends a driver's transaction that is silent for so long: a driver that stands still holds up no other."""
 
+DATABASE_LOCK_S: Final = 30.0
+"""How long a sink waits for a lock in PostgreSQL, which by itself waits for ever; a batch is then tried again."""
+
+DATABASE_CONNECT_S: Final = 30
+"""Whole seconds in which PostgreSQL has to let a sink in, where neither the sink's user nor libpq has another bound."""
+
 BATCH_COMMIT_S: Final = 600.0
 """How long a writer in a process of Spark's own waits for the outcome of its batch: a sink is tried a few times."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import logging
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
-from coordlog.limits import TRANSACTION_IDLE_S
+from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
 
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Connection", "DatabaseTable"]
+
+_log = logging.getLogger(__name__)
 
 _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
@@ -183,10 +187,25 @@ class DatabaseTable:
             else:
                 connection.rollback()
             at("committed")
-            _begin(connection, cursor)
-            cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}")
-            connection.commit()
+            self._drop(connection, cursor, staging)
         return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
+
+    def _drop(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, each module has its own
+        """Drop a staging table whose rows are moved; where that fails the next start's sweep does."""
+        drop = f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}"
+        try:
+            _begin(connection, cursor)
+            cursor.execute(drop)
+            connection.commit()
+        except Exception as error:
+            if not _is_of_database(error):
+                raise
+            _log.warning(
+                "%s: the batch is there, and its staging table %s is left for the next start to drop: %s",
+                self.destination,
+                staging,
+                " ".join(str(error).split()),
+            )
 
     def _move(self, cursor: Any, part: BatchPart, staging: str) -> None:  # noqa: ANN401, each module has its own
         tasks = ", ".join(str(int(one)) for one in part.details["tasks"].split(",") if one)
@@ -352,7 +371,10 @@ def _connect_postgresql(conninfo: str) -> Connection:
             "the package psycopg is not installed here",
             "pip install 'coordlog[postgresql]', on the driver and on all executors",
         ) from error
-    return cast("Connection", psycopg.connect(conninfo))
+    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    if "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ:
+        return cast("Connection", psycopg.connect(conninfo))
+    return cast("Connection", psycopg.connect(conninfo, connect_timeout=DATABASE_CONNECT_S))
 
 
 @contextmanager
@@ -368,21 +390,27 @@ def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connect
     except SinkError:
         raise
     except Exception as error:
-        kind = type(error)
-        if not any(one.__name__ == "Error" for one in kind.__mro__):
-            raise  # not the database's: PEP 249 has one base for all of its errors
+        if not _is_of_database(error):
+            raise
         said = " ".join(str(error).split())
         raise SinkError(
-            where, f"{doing}: {kind.__name__}: {said}", "mend it, then start the query again"
+            where, f"{doing}: {type(error).__name__}: {said}", "mend it, then start the query again"
         ) from error
 
 
+def _is_of_database(error: Exception) -> bool:
+    """Whether a database says it: PEP 249 has one base for all of its errors."""
+    return any(one.__name__ == "Error" for one in type(error).__mro__)
+
+
 def _take_transactions(connection: Connection, where: str) -> None:
-    """See that a transaction ends where it is committed, and not with each statement."""
+    """See that a transaction ends where it is committed, not with each statement, and waits for no lock for ever."""
     mode = getattr(connection, "autocommit", None)
     if not isinstance(connection, sqlite3.Connection):
         if mode:
             cast("Any", connection).autocommit = False
+        connection.cursor().execute(f"SET lock_timeout = {round(DATABASE_LOCK_S * 1000)}")
+        connection.commit()  # a rollback would undo it
         return
     if mode not in (None, -1):  # -1 is LEGACY_TRANSACTION_CONTROL, of Python 3.12
         raise SinkError(

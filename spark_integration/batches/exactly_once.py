@@ -61,26 +61,29 @@ def exactly_once(
             `BatchSink` of your own; or several by name.
         instead_of: The id of the query that the job has had, where this is a new one, with another
             checkpoint, that begins after what the older one has done. Without it that is refused.
-        take_over: Take a live driver's place.
+        take_over: Take a live driver's place, in the first start; once fenced it is refused while the other lives.
         log_timeout_s: How long a batch waits for the log before the query fails.
         at: Told each place where a crash would leave something to be found; tests crash there.
 
     Raises:
         OptionError: An option is out of range.
     """
-    return ExactlyOnce(
-        function,
-        service=lambda: BatchService(
+    first = iter(
+        (take_over,)
+    )  # of the first service only: two who take over again never come to an end
+
+    def service() -> BatchService:
+        return BatchService(
             job=job,
             log=log,
             sinks=sinks_of(sink),
             instead_of=instead_of,
-            take_over=take_over,
+            take_over=next(first, False),
             log_timeout_s=log_timeout_s,
             at=at,
-        ),
-        at=at,
-    )
+        )
+
+    return ExactlyOnce(function, service=service, at=at)
 
 
 def sinks_of(sink: Sinks) -> dict[str, BatchSink]:

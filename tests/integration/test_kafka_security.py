@@ -23,6 +23,7 @@ from coordlog.errors import AccessError, SourceError
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.secret_fields import KEY_VARIABLE
+from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.kafka.source import KafkaSource
 from file_pipeline import ALL_ROWS, Pipeline
 from hand_history import batch_history
@@ -454,6 +455,7 @@ def test_a_right_that_a_driver_lacks_is_named(
 ) -> None:
     ruled.forbid("driver", right, RULED)
     pipeline = Pipeline(tmp_path, is_batch=True, transform=unchanged)
+    pipeline.source = FileSource(pipeline.folder, batch_rows=10, allow_other_path=True)
     pipeline.on_broker = log_of(ruled, "driver")
     try:
         with pytest.raises(AccessError) as caught:

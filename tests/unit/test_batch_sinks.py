@@ -17,6 +17,7 @@ from coordlog.errors import OptionError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.batches.database import Connection, DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
+from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
 from coordlog.spark_integration.files.sink import ParquetSink
 
@@ -243,6 +244,43 @@ def test_autocommit_of_another_connection_is_switched_off() -> None:
     server = Server()
     DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
     assert any(one.startswith("CREATE TABLE") for one in server.told)
+
+
+def test_no_lock_of_a_server_is_waited_for_for_ever() -> None:
+    server = Server()
+    DatabaseTable(lambda: server, "orders", where="here").prepare("case", cast("Any", None))
+    assert server.told[:2] == ["SET lock_timeout = 30000", "COMMIT"]
+
+
+def test_a_staging_table_that_cannot_be_dropped_is_no_failure_of_its_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server()
+    server.refuses = "DROP TABLE"
+    sink = DatabaseTable(lambda: server, "orders", where="here")
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    details = {"staging": "coordlog_staging_1_2", "tasks": "7", "columns": '"id"'}
+    part = BatchPart(sink="sink", rows=1, files=[], details=details)
+    assert sink.settle(part, batch).is_done
+    assert "coordlog_staging_1_2 is left for the next start" in caplog.text
+    assert "lock timeout" in caplog.text
+
+
+@pytest.mark.parametrize(("conninfo", "expected"), [("host=db", 30), ("connect_timeout=5", None)])
+def test_a_server_that_does_not_answer_is_left_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch, conninfo: str, expected: int | None
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
+    given: list[int | None] = []
+
+    def connect(_conninfo: str, *, connect_timeout: int | None = None) -> Server:
+        given.append(connect_timeout)
+        return Server()
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    DatabaseTable.postgresql(conninfo, "orders").prepare("case", cast("Any", None))
+    assert given == [expected]
 
 
 def test_names_that_are_no_names_of_ours_are_not_put_into_a_statement(shop: Shop) -> None:

@@ -212,9 +212,12 @@ def test_a_driver_is_refused_while_another_one_lives(drivers: Drivers) -> None:
     assert table.rows == BATCH
 
 
-def test_a_fenced_driver_does_not_take_its_place_back_by_itself(drivers: Drivers) -> None:
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_fenced_driver_does_not_take_its_place_back_by_itself(
+    drivers: Drivers, *, take_over: bool
+) -> None:
     table = MemoryTable()
-    first = drivers.make(table, take_over=False)
+    first = drivers.make(table, take_over=take_over)
     write(first)
     write(drivers.make(table), 1, rows=["c"])
     with pytest.raises(FencedError):
