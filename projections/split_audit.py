@@ -31,6 +31,8 @@ NEXT_SPLITS: Final = "coordlog.next_splits@"
 SPLITS_GIVEN: Final = "coordlog.splits_given@"
 SKIPPED: Final = "coordlog.split_skipped@"
 """Before the version of the type that says so."""
+_OF_QUERIES: Final = (Kind.REQUEST, Kind.RESPONSE)
+"""What these give to tasks of queries, no reset takes back: the state of reads survives it."""
 
 
 class SplitPlace(enum.Enum):
@@ -185,7 +187,7 @@ class SplitFold:
     def __init__(self) -> None:
         self._splits: dict[tuple[str, str], _Split] = {}
         self._of_subtask: dict[int, dict[tuple[str, str], None]] = {}
-        """The splits of which a subtask has a hold that is not over."""
+        """The splits of which a subtask has a hold that is not over; without those of queries."""
         self._uncommitted: dict[tuple[str, str], None] = {}
         """The splits with a finished hold that no completed checkpoint has."""
         self._asking: dict[int, tuple[int, int]] = {}
@@ -310,8 +312,9 @@ class SplitFold:
     def _hold(self, record: Record, split_id: str, assigned: int | None) -> _Hold:
         assert record.subtask is not None
         assert record.attempt_number is not None
-        held = self._of_subtask.setdefault(record.subtask, {})
-        held[record.operator_id or "", split_id] = None
+        if record.kind not in _OF_QUERIES:
+            held = self._of_subtask.setdefault(record.subtask, {})
+            held[record.operator_id or "", split_id] = None
         split = self._split(record, split_id)
         return split.hold(record.subtask, record.attempt_number, assigned)
 

@@ -11,6 +11,7 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadFailed, ReadFailureNoted, ReadPlanned, SplitRead, SplitsGiven
+from coordlog.schemas.record import Kind
 from one_log import OneLog
 from reads_job import Outside, ReadsJob, next_request
 
@@ -122,6 +123,20 @@ def test_the_splits_of_a_job_show_which_tasks_of_queries_had_them(log: MemoryLog
     assert {one["place"] for one in found} == {"finished"}
     assert [one["attempt_number"] for one in found[0]["assignments"]] == [3, 4]
     assert found[0]["finished_by"] == [0, 4]
+
+
+def test_no_reset_throws_away_what_tasks_of_queries_have_read() -> None:
+    reads = ReadsJob(Outside(names=FILES))
+    read_by_tasks(reads, reads.plan_batch(0, 4), 0, 3, rows=10)
+    runtime = reads.job.runtime
+    reads.job.run(lambda: runtime.fail_job("reads", "scripted"))
+    reads.job.advance(10.0)
+    assert reads.job.history(Kind.RESET_TO_CHECKPOINT)
+
+    found = [json.loads(one) for one in shown(reads.job.log, "splits", "--json").splitlines()]
+
+    assert [one["thrown_away"] for one in found] == [[]] * len(FILES)
+    assert {one["place"] for one in found} == {"finished"}
 
 
 def test_no_split_of_a_query_is_skipped(log: MemoryLog) -> None:
