@@ -365,13 +365,14 @@ def _connect_sqlite(path: str) -> Connection:
 def _connect_postgresql(conninfo: str) -> Connection:
     try:
         import psycopg  # noqa: PLC0415, an extra
+        from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415, the same
     except ImportError as error:
         raise SinkError(
             conninfo,
             "the package psycopg is not installed here",
             "pip install 'coordlog[postgresql]', on the driver and on all executors",
         ) from error
-    given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    given = conninfo_to_dict(conninfo)
     if "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ:
         return cast("Connection", psycopg.connect(conninfo))
     return cast("Connection", psycopg.connect(conninfo, connect_timeout=DATABASE_CONNECT_S))
