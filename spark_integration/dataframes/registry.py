@@ -20,8 +20,8 @@ _tickets: weakref.WeakKeyDictionary[SparkSession, dict[str, Ticket]] = weakref.W
 def register_format(spark: SparkSession) -> None:
     """Let the session know the format, for writing. Any thread."""
     with _lock:
-        if spark not in _tickets:
-            _register(spark, _tickets.setdefault(spark, {}))
+        # Each time: a session that was stopped and begun anew may have forgotten it.
+        _register(spark, _tickets.setdefault(spark, {}))
 
 
 def register_ticket(spark: SparkSession, ticket: Ticket) -> None:

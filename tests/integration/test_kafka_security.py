@@ -456,6 +456,7 @@ def test_a_right_that_a_driver_lacks_is_named(
     ruled.forbid("driver", right, RULED)
     pipeline = Pipeline(tmp_path, is_batch=True, transform=unchanged)
     pipeline.source = FileSource(pipeline.folder, batch_rows=10, allow_other_path=True)
+    pipeline.write_to(pipeline.out)
     pipeline.on_broker = log_of(ruled, "driver")
     try:
         with pytest.raises(AccessError) as caught:

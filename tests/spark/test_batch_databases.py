@@ -118,8 +118,12 @@ def test_what_the_database_refuses_is_said_and_nothing_of_the_batch_is_there(
     spark: SparkSession, database: Database
 ) -> None:
     case = StreamCase(spark, database.make_sink)
-    with pytest.raises(SinkError, match=r"a staging table cannot be made: .*colour"):
-        case.give(case.driver(), 0, spark.range(3).selectExpr("id", "'red' AS colour"))
+    refused = case.driver()
+    try:
+        with pytest.raises(SinkError, match=r"a staging table cannot be made: .*colour"):
+            case.give(refused, 0, spark.range(3).selectExpr("id", "'red' AS colour"))
+    finally:
+        refused.close()
     database.run("CREATE UNIQUE INDEX one_each ON orders (id)")
     doubled = case.driver()
     try:

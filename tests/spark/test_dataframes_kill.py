@@ -23,7 +23,13 @@ from examples.demo_parts.follow import Follower, open_log
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.kill, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.spark41,
+    pytest.mark.kafka,
+    pytest.mark.kill,
+    pytest.mark.slow,
+]
 
 FILES, ROWS, PER_BATCH = 36, 20, 10
 LIMIT_S = 120.0
