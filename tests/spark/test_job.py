@@ -63,6 +63,21 @@ def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
+def slowly_until(go_on: Path) -> TransformFunction:
+    """Its second half waits for `go_on`, so that the job cannot end before."""
+
+    def work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column("a")[0].as_py() >= FILES * ROWS // 2:
+            deadline = time.monotonic() + WAIT_S
+            while not go_on.exists():
+                assert time.monotonic() < deadline, "nobody says to go on"
+                time.sleep(0.02)
+            time.sleep(0.2)  # a checkpoint that is under way comes before the one of the stop
+        return slowly(batch)
+
+    return work
+
+
 def raises(_batch: pa.RecordBatch) -> pa.RecordBatch:
     raise ZeroDivisionError("no rows today")
 
@@ -158,10 +173,12 @@ def test_a_job_that_was_stopped_goes_on_from_its_last_checkpoint(
         if any(record.kind is Kind.SPLIT_FINISHED for record in records):
             is_under_way.set()
 
-    first = job_on(folder, log, on_released=look)
+    go_on = folder / "go on"
+    first = job_on(folder, log, transform=slowly_until(go_on), on_released=look)
     first.start(session)
     assert is_under_way.wait(WAIT_S)
     first.stop(with_checkpoint=True)
+    go_on.touch()
     stopped = first.wait(WAIT_S)
     assert stopped is not None
     at_stop = committed(folder)
