@@ -22,6 +22,11 @@ class Liveness(Enum):
     GONE = "gone"
     """Nothing answers."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether something answers under its name, proved or not: its place is taken only by who says so."""
+        return self in (Liveness.LIVES, Liveness.UNPROVED)
+
 
 def driver_liveness(job_id: str, *, endpoint: str | None, driver_id: str) -> Liveness:
     """What is known of this very driver, within `TAKE_OVER_PROBE_S`.

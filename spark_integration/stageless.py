@@ -16,7 +16,7 @@ from coordlog.subtask import SourceReader
 from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
 from .endpoint import Endpoint
 from .endpoint_options import EndpointOptions
-from .liveness import Liveness, driver_liveness
+from .liveness import driver_liveness
 from .token import Token, forget_token, write_token
 
 if TYPE_CHECKING:
@@ -99,13 +99,9 @@ class StagelessSurroundings:
         return _NoStage()
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: asks the endpoint in the epoch in force.
-
-        What answers under its name is taken for it, proved or not: to take over is said by the user.
-        """
+        """See `Surroundings`: asks the endpoint in the epoch in force."""
         endpoint = state.launch.get("endpoint")
-        found = driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id)
-        return found in (Liveness.LIVES, Liveness.UNPROVED)
+        return driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id).answers
 
     def end(self) -> None:
         """See `Surroundings`."""

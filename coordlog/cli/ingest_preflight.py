@@ -23,7 +23,7 @@ from coordlog.restore import check_counts, check_fits, check_identity, projectio
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.liveness import Liveness, driver_liveness
+from coordlog.spark_integration.liveness import driver_liveness
 
 from .ingest_options import IngestOptions, IngestParts
 from .logs import LogPlace
@@ -150,8 +150,7 @@ def _refuse_live_driver(job_id: str, state: JobState) -> None:
         DriverAliveError: It lives, or something answers under its name.
     """
     endpoint = state.launch.get("endpoint", "")
-    found = driver_liveness(job_id, endpoint=endpoint, driver_id=state.driver_id)
-    if found in (Liveness.LIVES, Liveness.UNPROVED):
+    if driver_liveness(job_id, endpoint=endpoint, driver_id=state.driver_id).answers:
         raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 

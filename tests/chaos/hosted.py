@@ -21,7 +21,7 @@ from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.outside import Connections, Stage, StageEvents
 from coordlog.projections.state import JobState
 from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.liveness import Liveness, driver_liveness
+from coordlog.spark_integration.liveness import driver_liveness
 from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
 from coordlog.spark_integration.token import Token, forget_token, write_token
 
@@ -220,8 +220,7 @@ class HostedSurroundings:
     def is_driver_alive(self, state: JobState) -> bool:
         """See `Surroundings`; as on Spark."""
         endpoint = state.launch.get("endpoint")
-        found = driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id)
-        return found in (Liveness.LIVES, Liveness.UNPROVED)
+        return driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id).answers
 
     def end(self) -> None:
         """See `Surroundings`."""
