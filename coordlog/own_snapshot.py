@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from coordlog.coordinators.commits import COMMITS
+from coordlog.coordinators.splits import SPLIT_PAYLOADS
 from coordlog.errors import CommandError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.limits import RECORD_BYTES_MAX
@@ -37,8 +38,6 @@ from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import PayloadTypes, open_inline
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit, SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState, ListingFailed, ListingStarted
 from coordlog.snapshots import FoundSnapshot, SnapshotSearch
 
 from .own_reign import begin_reign
@@ -51,16 +50,7 @@ COMMAND: Final = "prune"
 _OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
     f"{one.name}@{one.version}": one for one in (SPLITS, COMMITS)
 }
-_TYPES: Final = (
-    *BUILTIN_PAYLOADS,
-    AddSplits,
-    NoMoreSplits,
-    RequestSplit,
-    SplitsDiscovered,
-    ListingStarted,
-    ListingFailed,
-    EnumeratorState,
-)
+_TYPES: Final = (*BUILTIN_PAYLOADS, *SPLIT_PAYLOADS)
 _ENVELOPE_BYTES: Final = 2_048
 
 

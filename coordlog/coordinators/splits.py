@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from coordlog.coordinator import (
     CoordinatorContext,
@@ -35,6 +35,7 @@ from .enumerator import (
 from .listing import PatientListing
 
 __all__ = [
+    "SPLIT_PAYLOADS",
     "Assignment",
     "DefaultEnumerator",
     "EnumeratorContext",
@@ -42,6 +43,17 @@ __all__ = [
     "SplitCoordinatorProvider",
     "SplitEnumerator",
 ]
+
+SPLIT_PAYLOADS: Final[tuple[type[Payload], ...]] = (
+    AddSplits,
+    NoMoreSplits,
+    RequestSplit,
+    SplitsDiscovered,
+    ListingStarted,
+    ListingFailed,
+    EnumeratorState,
+)
+"""What the fold of a source's splits is told in, whichever the source."""
 
 Assignment = Literal["pull", "static"]
 DiscoverAgain = Callable[[Sequence[Split], bytes | None, frozenset[str]], SplitsDiscovered]
@@ -313,16 +325,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         if assignment not in ("pull", "static"):
             raise OptionError("assignment", assignment, "'pull' or 'static'")
         self.operator_id = operator_id
-        self.payload_types = (
-            AddSplits,
-            NoMoreSplits,
-            RequestSplit,
-            SplitsDiscovered,
-            ListingStarted,
-            ListingFailed,
-            EnumeratorState,
-            *payload_types,
-        )
+        self.payload_types = (*SPLIT_PAYLOADS, *payload_types)
         self._discover, self._enumerator = discover, enumerator
         self._note_event = note_event
         self._assignment: Assignment = assignment
