@@ -20,6 +20,7 @@ from coordlog.log.embedded import embedded_broker
 from coordlog.spark_integration import FileSource, local_session
 from coordlog.spark_integration.dataframes import coordinated
 
+from .command import output_option
 from .ingest import SCHEMA, Dataset, make
 from .results import Row, show, write
 
@@ -98,13 +99,7 @@ def measure(spark: SparkSession, servers: str, dataset: Dataset, folder: Path, r
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A fifth of the rows, fewer rounds: two minutes.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=RESULTS,
-    show_default=True,
-    help="Where the figures go, as JSON.",
-)
+@output_option(RESULTS)
 def main(*, quick: bool, output: Path) -> None:
     """Measure queries over coordinated files against Spark's own source, in interleaved rounds."""
     console = Console(width=100)

@@ -28,11 +28,12 @@ from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import history, history_session
 
+from .command import output_option
 from .made_history import Order, Report
 from .records import encoded_record, epoch_started
 from .results import Row, show, write
 
-RESULTS = Path(__file__).parent / "history-results.json"
+RESULTS = Path(__file__).parent / "history.json"
 
 _JOB: Final = "bench"
 _GROUP: Final = 2_000
@@ -44,13 +45,7 @@ _TIME_US: Final = 1_700_000_000_000_000
 @click.option("--records", default=1_000_000, show_default=True, help="How long the history is.")
 @click.option("--rounds", default=5, show_default=True, help="How often each is measured.")
 @click.option("--quick", is_flag=True, help="100,000 records, three rounds: less exact.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=RESULTS,
-    show_default=True,
-    help="Where the figures go, as JSON.",
-)
+@output_option(RESULTS)
 def main(*, records: int, rounds: int, quick: bool, output: Path) -> None:
     """Measure both in one session, in interleaved rounds, after one that warms up."""
     if quick:

@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 from coordlog.limits import SNAPSHOT_EVERY_RECORDS
-from coordlog.log.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.job import JobProjection
@@ -47,6 +46,7 @@ from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.files.payloads import FileSplit
 from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
 
+from .command import broker, broker_option, output_option
 from .long_history import LongHistory
 from .made_history import benchmark_chain
 from .rebuild import read_alone
@@ -321,25 +321,16 @@ def _splits(count: int) -> SplitsState:
     help="Lengths of histories; the longest takes some minutes.",
 )
 @click.option("--quick", is_flag=True, help="20,000 and 50,000 records: a minute or two.")
-@click.option("--bootstrap-servers", help="A broker that runs; by default one is started.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=RESULTS,
-    show_default=True,
-    help="Where the figures go, as JSON.",
-)
+@broker_option
+@output_option(RESULTS)
 def main(
     *, record_counts: tuple[int, ...], quick: bool, bootstrap_servers: str | None, output: Path
 ) -> None:
     """Measure restores of histories of several lengths, with snapshots and without."""
     logging.disable(logging.WARNING)
     counts = (20_000, 50_000) if quick else record_counts
-    if bootstrap_servers is not None:
-        rows = measure_restore(bootstrap_servers, counts)
-    else:
-        with embedded_broker() as broker:
-            rows = measure_restore(broker.bootstrap_servers, counts)
+    with broker(bootstrap_servers) as servers:
+        rows = measure_restore(servers, counts)
     console = Console(width=110)
     _show_restores(rows, console)
     table = Table(title="one snapshot of a file source's splits")

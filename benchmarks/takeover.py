@@ -25,8 +25,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from coordlog.log.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
+
+from .command import broker, broker_option, output_option
 
 RESULTS: Final = Path(__file__).parent / "takeover.json"
 _CHECKPOINTS: Final = 4
@@ -183,32 +184,18 @@ _SHOWN: Final = (
     "--rounds", default=5, show_default=True, help="Take-overs, each of a job of its own."
 )
 @click.option("--quick", is_flag=True, help="One: under a minute.")
-@click.option("--bootstrap-servers", help="A broker that runs; by default one is started.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=RESULTS,
-    show_default=True,
-    help="Where the figures go, as JSON.",
-)
+@broker_option
+@output_option(RESULTS)
 def main(*, rounds: int, quick: bool, bootstrap_servers: str | None, output: Path) -> None:
     """Measure take-overs, part by part."""
     count = 1 if quick else rounds
     console = Console(width=100)
     taken: list[TakeOver] = []
-
-    def measure(servers: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder, broker(bootstrap_servers) as servers:
         for number in range(count):
-            taken.append(measure_takeover(servers, folder, f"takeover-{number}"))
+            taken.append(measure_takeover(servers, Path(folder), f"takeover-{number}"))
             without = taken[-1].whole - taken[-1].spark
             console.print(f"take-over {number + 1}: {without:.2f} s without Spark's start")
-
-    with tempfile.TemporaryDirectory() as folder:
-        if bootstrap_servers is not None:
-            measure(bootstrap_servers, Path(folder))
-        else:
-            with embedded_broker() as broker:
-                measure(broker.bootstrap_servers, Path(folder))
     table = Table(title=f"a take-over, medians of {count}, seconds")
     table.add_column("part")
     table.add_column("s", justify="right")

@@ -25,7 +25,7 @@ from coordlog.schemas.record import Record
 
 from .evolving import evolve
 from .job import JobProjection
-from .operator_projection import OperatorProjection, StateCodec
+from .operator_projection import OperatorProjection, SharingCodec, StateCodec
 from .state import Cut, JobState, sorted_items
 from .state_codec import DerivedCodec
 
@@ -143,6 +143,11 @@ class SnapshotCodec:
             operator_id for operator_id, one in projection.operators.items() if one.codec is None
         )
         """The operators whose projections cannot be encoded: with any, there are no snapshots."""
+        self._sharing: Mapping[str, SharingCodec[Any]] = {
+            operator_id: one.codec
+            for operator_id, one in projection.operators.items()
+            if one.codec is not None and not isinstance(one.codec, StateCodec)
+        }
 
     def encode(self, state: JobState, *, checkpoint_offset: int | None = None) -> JobSnapshot:
         """A snapshot of `state`.
@@ -169,7 +174,7 @@ class SnapshotCodec:
         self, state: JobState, checkpoint_offset: int | None, *, is_plain: bool = False
     ) -> bytes:
         assert not self.without_codec, "every projection has a codec"
-        table = _Table(self._projection, is_plain=is_plain)
+        table = _Table(self._projection, self._sharing, is_plain=is_plain)
         placed = _with_projections(state, table.place)
         table.end()
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
@@ -287,15 +292,19 @@ class _Table:
     Of a codec that shares, what its states are made of stands behind the last of them.
     """
 
-    def __init__(self, projection: JobProjection, *, is_plain: bool) -> None:
+    def __init__(
+        self,
+        projection: JobProjection,
+        sharing: Mapping[str, SharingCodec[Any]],
+        *,
+        is_plain: bool,
+    ) -> None:
         self._operators = projection.operators
         self.states: list[_ProjectionState] = []
         self._by_identity: dict[tuple[str, int], int] = {}
         self._by_bytes: dict[tuple[str, bytes], int] = {}
         self._writers = {
-            operator_id: one.codec.writer(is_plain=is_plain)
-            for operator_id, one in projection.operators.items()
-            if one.codec is not None and not isinstance(one.codec, StateCodec)
+            operator_id: codec.writer(is_plain=is_plain) for operator_id, codec in sharing.items()
         }
 
     def place(self, operator_id: str, state: object) -> int | None:
@@ -323,10 +332,13 @@ class _Table:
         if writer is not None:
             return writer.own(state)
         codec = projection.codec
+        if isinstance(
+            codec, DerivedCodec
+        ):  # it looks itself whether it gives back what it was given
+            return codec.encode(state)
         assert isinstance(codec, StateCodec), "every projection has a codec"
         data = codec.encode(state)
-        is_derived = isinstance(codec, DerivedCodec)  # then it looks itself
-        if not is_derived and codec.decode(data) != state:
+        if codec.decode(data) != state:
             raise ValueError(
                 f"the codec of projection {projection.name}@{projection.version} of operator "
                 f"{operator_id!r} does not give back the state that it was given"
@@ -486,11 +498,12 @@ def _snapshot_of(data: bytes) -> JobSnapshot:
 
 def _compressed(data: bytes) -> bytes:
     """Much that is packed already, as most of a large state is, is stored as it is: to pack it again takes seconds."""
+    if len(data) <= _QUICK_BYTES:
+        return zlib.compress(data, _COMPRESSION)
     middle = len(data) // 2
     sample = data[middle : middle + _SAMPLE_BYTES]
     is_packed = len(zlib.compress(sample, _COMPRESSION)) > len(sample) * _PACKED
-    is_left = is_packed and len(data) > _QUICK_BYTES
-    return zlib.compress(data, 0 if is_left else _COMPRESSION)
+    return zlib.compress(data, 0 if is_packed else _COMPRESSION)
 
 
 def _body_of(snapshot: JobSnapshot) -> _Body:

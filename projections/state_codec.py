@@ -223,14 +223,15 @@ class _Derivation:
             else list(cast("Any", cls)._fields)
         )
         parts = [(name, self.shape(hints[name], f"{cls.__name__}_{name}")) for name in names]
-        writers = [(name, one.write) for name, one in parts]
+        fields = [(name, None if one.write is _same else one.write) for name, one in parts]
+        values = _values_of(names)
         readers = [(name, one.read) for name, one in parts]
 
         def write(value: object) -> Plain:
             _check(value, cls, cls.__name__)
             return {
-                name: getattr(value, name) if write_it is _same else write_it(getattr(value, name))
-                for name, write_it in writers
+                name: one if write_it is None else write_it(one)
+                for (name, write_it), one in zip(fields, values(value), strict=True)
             }
 
         def read(value: Mapping[str, Plain]) -> object:
@@ -239,6 +240,13 @@ class _Derivation:
         made = _Shape(_schema(cls.__name__, parts), write, read)
         self._records[cls] = made
         return made
+
+
+def _values_of(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:
+    """What takes the values of these fields out of one that has them."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: [getattr(value, name) for name in names]
 
 
 def _check(value: object, wanted: type, where: str) -> None:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinator import CoordinatorProvider
-from coordlog.errors import UsageError
+from coordlog.driver import DriverOptions, JobDriver
+from coordlog.errors import EnvironmentSetupError, UsageError
+from coordlog.limits import PAYLOAD_BYTES_MAX, RESTART_BACKOFF_S
+from coordlog.log.appender import Patience
+from coordlog.log.port import Log
 from coordlog.mailbox import Mailbox
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Record
 from coordlog.subtask import SourceReader
 
 from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
 from .endpoint import Endpoint
 from .endpoint_options import EndpointOptions
 from .liveness import driver_liveness
+from .payload_options import PayloadChoice
 from .token import Token, forget_token, write_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["StagelessSurroundings", "stageless_chain"]
+__all__ = ["StagelessSurroundings", "refuse_connect", "stageless_chain", "stageless_driver"]
 
 
 def stageless_chain(provider: CoordinatorProvider) -> Chain:
@@ -37,6 +45,55 @@ def stageless_chain(provider: CoordinatorProvider) -> Chain:
 
 def _no_reader() -> SourceReader:
     raise UsageError("a job without subtasks reads nothing")
+
+
+def refuse_connect(spark: SparkSession, what: str) -> None:
+    """Raises EnvironmentSetupError where the session is one of Spark Connect's: there `what` has no coordinator."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise EnvironmentSetupError(
+            f"{what} has its coordinator in the process that owns the Spark session; with Spark Connect that is the "
+            "server, where no program of the client's runs",
+            "run this program beside the server's Spark, with spark-submit, or in a classic session",
+        )
+
+
+def stageless_driver(
+    spark: SparkSession,
+    chain: Chain,
+    log: Log,
+    surroundings: StagelessSurroundings,
+    *,
+    job_id: str,
+    is_take_over: bool,
+    log_timeout_s: float,
+    snapshot_every: int | None,
+    payload_store: str | None,
+    restart_backoff_s: float = RESTART_BACKOFF_S,
+    on_released: Callable[[Sequence[Record]], None] | None = None,
+) -> JobDriver:
+    """The driver of a job of parallelism 0, not started.
+
+    Raises:
+        OptionError: The store of payloads cannot be used on this session.
+    """
+    payloads = PayloadChoice(job_id, payload_store, PAYLOAD_BYTES_MAX)
+    return JobDriver(
+        chain=chain,
+        log=log,
+        options=DriverOptions(
+            job_id=job_id,
+            parallelism=0,
+            is_batch=True,
+            is_take_over=is_take_over,
+            restart_backoff_s=restart_backoff_s,
+            runtime=RuntimeOptions(snapshot_every=snapshot_every),
+            patience=Patience(log_timeout_s=log_timeout_s),
+            payloads=payloads.on(spark, log),
+            versions={"pyspark_version": spark.version},
+        ),
+        surroundings=surroundings,
+        on_released=on_released,
+    )
 
 
 class StagelessSurroundings:

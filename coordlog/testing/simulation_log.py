@@ -39,6 +39,8 @@ class SimulatedLog:
         self.counting = NOTHING_COUNTED
         self.counted: list[Record] = []
         """The records that count, without `EPOCH_STARTED`, by sequence."""
+        self.told: list[Record] = []
+        """The same, each reign's after its `EPOCH_STARTED`."""
         self.is_finished = False
         """Whether a `JOB_FINISHED` counts."""
         self.void_count = 0
@@ -85,12 +87,13 @@ class SimulatedLog:
         self.counting, verdict = count(self.counting, header)
         if verdict.is_void:
             self.void_count += 1
-        elif verdict is Verdict.EPOCH:
-            self._turn.clear()
         else:
-            self._turn.append(
-                decode_record(offset, stored.value, stored.header_bytes, header=header)
-            )
+            decoded = decode_record(offset, stored.value, stored.header_bytes, header=header)
+            if verdict is Verdict.EPOCH:
+                self._turn.clear()
+                self.told.append(decoded)
+            else:
+                self._turn.append(decoded)
             if verdict is Verdict.COMPLETES:
                 self._counts()
         return offset
@@ -99,6 +102,7 @@ class SimulatedLog:
         for record in self._turn:
             assert record.sequence == len(self.counted), "sequences are dense"
             self.counted.append(record)
+            self.told.append(record)
             self._keys.add(key_of(record))
             if record.kind is Kind.COMMIT_INTENT:
                 self.intents.add(record.payload or b"")

@@ -42,6 +42,7 @@ def exactly_once(
     instead_of: str = "",
     take_over: bool = False,
     log_timeout_s: float = LOG_TIMEOUT_S,
+    payload_store: str | None = None,
     at: At = nowhere,
 ) -> ExactlyOnce:
     """A function for `foreachBatch` that writes what `function` makes of a batch, exactly once.
@@ -63,6 +64,7 @@ def exactly_once(
             checkpoint, that begins after what the older one has done. Without it that is refused.
         take_over: Take a live driver's place, in the first start; once fenced it is refused while the other lives.
         log_timeout_s: How long a batch waits for the log before the query fails.
+        payload_store: Where payloads go that are too large for the log, as for a `Job`.
         at: Told each place where a crash would leave something to be found; tests crash there.
 
     Raises:
@@ -80,6 +82,7 @@ def exactly_once(
             instead_of=instead_of,
             take_over=next(first, False),
             log_timeout_s=log_timeout_s,
+            payload_store=payload_store,
             at=at,
         )
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.driver import JobDriver
 from coordlog.errors import (
     ClosedError,
     CoordlogError,
@@ -21,19 +21,20 @@ from coordlog.errors import (
 )
 from coordlog.limits import (
     LOG_TIMEOUT_S,
-    PAYLOAD_BYTES_MAX,
     RESTART_BACKOFF_S,
     SNAPSHOT_EVERY_RECORDS,
 )
-from coordlog.log.appender import Patience
 from coordlog.log.port import Log
 from coordlog.projections.state import JobState
-from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.dataframes.registry import register_format
 from coordlog.spark_integration.job import check_job_id
-from coordlog.spark_integration.payload_options import PayloadChoice
-from coordlog.spark_integration.stageless import StagelessSurroundings, stageless_chain
+from coordlog.spark_integration.stageless import (
+    StagelessSurroundings,
+    refuse_connect,
+    stageless_chain,
+    stageless_driver,
+)
 
 from .ledger import BATCHES, BatchesState, BatchKey, BatchProvider, Standing, standing_of
 from .parquet import ParquetBatches
@@ -62,6 +63,7 @@ class BatchService:
         take_over: Take a live driver's place.
         log_timeout_s: How long the job waits for its log before it ends.
         snapshot_every: Records of its log from one snapshot to the next; None for no snapshots.
+        payload_store: Where payloads go that are too large for the log, as for a `Job`.
         retry_backoff_s: How long a sink that could not settle is left alone before it is asked again; then twice
             as long, and so on, five times in all.
         at: Told each place where a crash would leave something to be found; tests crash there.
@@ -80,6 +82,7 @@ class BatchService:
         take_over: bool = False,
         log_timeout_s: float = LOG_TIMEOUT_S,
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
+        payload_store: str | None = None,
         retry_backoff_s: float = RESTART_BACKOFF_S,
         at: At = nowhere,
     ) -> None:
@@ -90,6 +93,7 @@ class BatchService:
         self._job_log, self._at = log, at
         self._is_take_over, self._log_timeout_s = take_over, log_timeout_s
         self._snapshot_every, self._retry_backoff_s = snapshot_every, retry_backoff_s
+        self._payload_store = payload_store
         self._parts = PartsSink(job, self.sinks, at)
         self._driver: JobDriver | None = None
         self._surroundings: StagelessSurroundings | None = None
@@ -108,36 +112,27 @@ class BatchService:
             RestoreError: The history does not fit.
             SinkError: A sink cannot be written to, or is not this job's.
             LogError: The log.
+            EnvironmentSetupError: No process of this session can have a driver.
             UsageError: It has been started before.
         """
         if self._driver is not None:
             raise UsageError(f"the batches of job {self.job_id} have been started: make new ones")
-        if not hasattr(spark, "_jsparkSession"):
-            raise UsageError(
-                "batches are committed from the process that owns the Spark session; in Spark Connect "
-                "that is the server: run this script there, with spark-submit"
-            )
+        refuse_connect(spark, "what commits batches")
         for _, sink in sorted(self.sinks.items()):
             sink.prepare(self.job_id, spark)
         surroundings = StagelessSurroundings(spark, job_id=self.job_id)
         provider = self._provider()
-        driver = JobDriver(
-            chain=stageless_chain(provider),
-            log=self._job_log,
-            options=DriverOptions(
-                job_id=self.job_id,
-                parallelism=0,
-                is_batch=True,
-                is_take_over=self._is_take_over,
-                restart_backoff_s=self._retry_backoff_s,
-                runtime=RuntimeOptions(snapshot_every=self._snapshot_every),
-                patience=Patience(log_timeout_s=self._log_timeout_s),
-                payloads=PayloadChoice(self.job_id, None, PAYLOAD_BYTES_MAX).on(
-                    spark, self._job_log
-                ),
-                versions={"pyspark_version": spark.version},
-            ),
-            surroundings=surroundings,
+        driver = stageless_driver(
+            spark,
+            stageless_chain(provider),
+            self._job_log,
+            surroundings,
+            job_id=self.job_id,
+            is_take_over=self._is_take_over,
+            log_timeout_s=self._log_timeout_s,
+            snapshot_every=self._snapshot_every,
+            payload_store=self._payload_store,
+            restart_backoff_s=self._retry_backoff_s,
             on_released=self._released,
         )
         self._parts.driver_id = provider.driver_id = driver.driver_id

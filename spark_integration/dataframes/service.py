@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
@@ -10,10 +11,9 @@ import pyarrow as pa
 
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinators.reads import CoordinatedSource, ReadsProvider
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.driver import JobDriver
 from coordlog.errors import (
     CoordinatorRestartingError,
-    EnvironmentSetupError,
     OptionError,
     SourceError,
     UsageError,
@@ -21,18 +21,18 @@ from coordlog.errors import (
 from coordlog.limits import (
     LISTING_TIMEOUT_S,
     LOG_TIMEOUT_S,
-    PAYLOAD_BYTES_MAX,
     SNAPSHOT_EVERY_RECORDS,
 )
-from coordlog.log.appender import Patience
 from coordlog.log.port import Log
 from coordlog.projections.reads import ReadsState
-from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration.endpoint_options import EndpointOptions
 from coordlog.spark_integration.job import check_job_id
-from coordlog.spark_integration.payload_options import PayloadChoice
-from coordlog.spark_integration.stageless import StagelessSurroundings
+from coordlog.spark_integration.stageless import (
+    StagelessSurroundings,
+    refuse_connect,
+    stageless_driver,
+)
 
 from .registry import forget_ticket, register_ticket
 from .ticket import OPERATOR_ID, Ticket
@@ -72,25 +72,27 @@ class CoordinatedReads:
         job_id: str,
         source: Readable,
         *,
-        log: Log,
+        open_log: Callable[[], Log],
         partitions: int | None,
         splits_per_batch: int | None,
         listing_timeout_s: float,
         take_over: bool,
         log_timeout_s: float,
         snapshot_every: int | None,
+        payload_store: str | None,
         endpoint: EndpointOptions | None,
         owns_log: bool,
     ) -> None:
         check_job_id(job_id)
         _check_count("partitions", partitions, _PARTITIONS_MAX)
         _check_count("splits_per_batch", splits_per_batch, 1_000_000)
-        self.job_id, self._spark, self._log = job_id, spark, log
+        self.job_id, self._spark = job_id, spark
+        self._open_log, self._owns_log, self._log = open_log, owns_log, cast("Log | None", None)
         self._source = source.coordinated()
         self._partitions, self._splits_max = partitions, splits_per_batch or 0
         self._listing_timeout_s, self._is_take_over = listing_timeout_s, take_over
         self._log_timeout_s, self._snapshot_every = log_timeout_s, snapshot_every
-        self._endpoint, self._owns_log = endpoint, owns_log
+        self._endpoint, self._payload_store = endpoint, payload_store
         self._driver: JobDriver | None = None
 
     # --- life -------------------------------------------------------------------------------------
@@ -118,15 +120,16 @@ class CoordinatedReads:
             raise
 
     def _start(self) -> None:
-        _refuse_connect(self._spark)
-        if self._log.high_watermark() == 0:
+        refuse_connect(self._spark, 'format("coordlog")')
+        log = self._log = self._open_log()
+        if log.high_watermark() == 0:
             # At once: the service itself would try for a while, as a store may come back.
             self._source.settle_schema()
         partitions = self._partitions or max(1, int(self._spark.sparkContext.defaultParallelism))
         surroundings = StagelessSurroundings(
             self._spark, job_id=self.job_id, endpoint=self._endpoint
         )
-        driver = self._new_driver(surroundings)
+        driver = self._new_driver(surroundings, log)
         driver.start()
         self._driver = driver
         ticket = Ticket(
@@ -141,7 +144,7 @@ class CoordinatedReads:
         )
         register_ticket(self._spark, ticket)
 
-    def _new_driver(self, surroundings: StagelessSurroundings) -> JobDriver:
+    def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
         provider = ReadsProvider(
             OPERATOR_ID, self._source, listing_timeout_s=self._listing_timeout_s
         )
@@ -154,22 +157,16 @@ class CoordinatedReads:
             coordinator=provider,
             is_unbounded=self._source.is_unbounded,
         )
-        return JobDriver(
-            chain=Chain(source=spec, operators=()),
-            log=self._log,
-            options=DriverOptions(
-                job_id=self.job_id,
-                parallelism=0,
-                is_batch=True,
-                is_take_over=self._is_take_over,
-                runtime=RuntimeOptions(snapshot_every=self._snapshot_every),
-                patience=Patience(log_timeout_s=self._log_timeout_s),
-                payloads=PayloadChoice(self.job_id, None, PAYLOAD_BYTES_MAX).on(
-                    self._spark, self._log
-                ),
-                versions={"pyspark_version": self._spark.version},
-            ),
-            surroundings=surroundings,
+        return stageless_driver(
+            self._spark,
+            Chain(source=spec, operators=()),
+            log,
+            surroundings,
+            job_id=self.job_id,
+            is_take_over=self._is_take_over,
+            log_timeout_s=self._log_timeout_s,
+            snapshot_every=self._snapshot_every,
+            payload_store=self._payload_store,
         )
 
     def _settled_schema(self, driver: JobDriver) -> pa.Schema:
@@ -217,8 +214,9 @@ class CoordinatedReads:
                 driver.stop(with_checkpoint=False, by="close")
                 driver.wait()
         finally:
-            if self._owns_log:
-                self._log.close()
+            log, self._log = self._log, None
+            if self._owns_log and log is not None:
+                log.close()
 
     def __enter__(self) -> Self:
         """Start."""
@@ -267,6 +265,7 @@ def coordinated(
     take_over: bool = False,
     log_timeout_s: float = LOG_TIMEOUT_S,
     snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
+    payload_store: str | None = None,
     endpoint: EndpointOptions | None = None,
 ) -> CoordinatedReads:
     """A service that gives the splits of `source` to queries of this session, for a `with` block.
@@ -285,44 +284,39 @@ def coordinated(
         take_over: Take a live driver's place.
         log_timeout_s: How long the log may not answer before the service ends.
         snapshot_every: Records of its log from one snapshot to the next; None for no snapshots.
+        payload_store: Where payloads go that are too large for the log, as for a `Job`.
         endpoint: Where it listens, and whether that is encrypted, as for a `Job`.
 
     Raises:
         OptionError: An option is out of range.
-        LogError: The topic cannot be made or opened.
     """
     if (bootstrap_servers is None) == (log is None):
         raise OptionError("bootstrap_servers", bootstrap_servers, "given, or `log` in its place")
-    check_job_id(job_id)
-    made = log
-    if made is None:
+
+    def open_log() -> Log:
+        if log is not None:
+            return log
         from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, only where none is given
 
         made = KafkaLog.for_job(job_id, cast("str", bootstrap_servers))
         made.create()
+        return made
+
     return CoordinatedReads(
         spark,
         job_id,
         source,
-        log=made,
+        open_log=open_log,
         partitions=partitions,
         splits_per_batch=splits_per_batch,
         listing_timeout_s=listing_timeout_s,
         take_over=take_over,
         log_timeout_s=log_timeout_s,
         snapshot_every=snapshot_every,
+        payload_store=payload_store,
         endpoint=endpoint,
         owns_log=log is None,
     )
-
-
-def _refuse_connect(spark: SparkSession) -> None:
-    if not hasattr(spark, "_jsparkSession"):
-        raise EnvironmentSetupError(
-            'format("coordlog") has its coordinator in the process that owns the Spark session; with '
-            "Spark Connect that is the server, where no program of the client's runs",
-            "run this program beside the server's Spark, with spark-submit, or in a classic session",
-        )
 
 
 def _spark_schema(job_id: str, schema: pa.Schema) -> str:

@@ -34,24 +34,42 @@ def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
     assert log.high_watermark() == 0, "nothing was appended"
 
 
-@pytest.mark.parametrize("is_started", [True, False])
-def test_a_log_that_it_has_made_is_closed_where_no_service_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_started: bool
+class ClassicSession:
+    """Has what tells it from one of Connect's."""
+
+    _jsparkSession = None  # noqa: N815, Spark's own name for it
+
+
+@pytest.mark.parametrize(
+    ("session", "fails", "happens"),
+    [
+        (ConnectSession(), EnvironmentSetupError, []),
+        (ClassicSession(), SourceError, ["made", "closed"]),
+    ],
+)
+def test_a_log_is_made_when_the_service_begins_and_closed_where_it_does_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    session: Any,  # noqa: ANN401, not one of Spark's
+    fails: type[Exception],
+    happens: list[str],
 ) -> None:
-    log, closed = MemoryLog("reads"), list[str]()
-    monkeypatch.setattr(log, "create", lambda: None, raising=False)
-    monkeypatch.setattr(log, "close", lambda: closed.append("closed"))
+    """A refused option or session leaves no topic behind."""
+    log, happened = MemoryLog("reads"), list[str]()
+    monkeypatch.setattr(log, "create", lambda: happened.append("made"), raising=False)
+    monkeypatch.setattr(log, "close", lambda: happened.append("closed"))
     monkeypatch.setattr(KafkaLog, "for_job", lambda *_: log)
-    session = cast("Any", ConnectSession())
-    made = coordinated(session, "reads", FileSource(tmp_path), bootstrap_servers="here:9092")
+    nothing = FileSource(tmp_path)
+    with pytest.raises(OptionError):
+        coordinated(session, "reads", nothing, bootstrap_servers="here:9092", partitions=0)
+    made = coordinated(session, "reads", nothing, bootstrap_servers="here:9092")
+    assert not happened
 
-    if is_started:
-        with pytest.raises(EnvironmentSetupError):
-            made.start()
-    else:
-        made.close()
+    with pytest.raises(fails):
+        made.start()
+    made.close()
 
-    assert closed == ["closed"]
+    assert happened == happens
 
 
 @pytest.mark.parametrize(
