@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["TAG_VARIABLE", "IngestProcess", "WrongProcessError", "pids_with_tag"]
+__all__ = ["TAG_VARIABLE", "IngestProcess", "WrongProcessError", "kill_all", "pids_with_tag"]
 
 TAG_VARIABLE: Final = "DEMO_TAG"
 """In the environment of all that the demo starts: what carries it may be killed."""
@@ -107,11 +108,7 @@ class IngestProcess:
 
     def clear(self) -> None:
         """End whatever is left of its process group."""
-        for pid in self.group():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_all(self.group())
         self._process.wait(_GONE_S)
         self._reader.join(_GONE_S)
 
@@ -125,6 +122,13 @@ class IngestProcess:
             for line in lines:
                 self.lines.append(line.rstrip("\n"))
                 self._show(self.lines[-1])
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL to each that has not ended by itself meanwhile."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def pids_with_tag(tag: str) -> list[int]:

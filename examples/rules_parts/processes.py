@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from examples.demo_parts.processes import TAG_VARIABLE, WrongProcessError, pids_with_tag
+from examples.demo_parts.processes import TAG_VARIABLE, WrongProcessError, kill_all, pids_with_tag
 
 __all__ = ["DriverProcess"]
 
@@ -76,8 +76,7 @@ class DriverProcess:
         deadline = time.monotonic() + _GONE_S
         while self._left() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        for pid in self._left():
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self._left())
 
     def _left(self) -> list[int]:
         return [pid for pid in pids_with_tag(self._tag) if _session(pid) == self._process.pid]

@@ -42,6 +42,7 @@ pytestmark = [
 ]
 
 SCRIPT: Final = Path(__file__).parents[1] / "cluster_job.py"
+QUERIES: Final = Path(__file__).parents[1] / "cluster_frames.py"
 FILES, ROWS, SUBTASKS = 24, 100, 3
 LIMIT_S: Final = 120.0
 ON_BOTH_WORKERS: Final = {
@@ -93,7 +94,13 @@ class Case:
             text = "id,name\n" + "".join(f"{row},name {row % 7}\n" for row in rows)
             (folder / "in" / f"{number:03}.csv").write_text(text, encoding="utf-8")
 
-    def submit(self, *, conf: dict[str, str] | None = None, **given: Any) -> Submission:  # noqa: ANN401
+    def submit(
+        self,
+        script: Path = SCRIPT,
+        *,
+        conf: dict[str, str] | None = None,
+        **given: Any,  # noqa: ANN401
+    ) -> Submission:
         order = {
             "job_id": self.job_id,
             "servers": self.servers,
@@ -103,7 +110,7 @@ class Case:
             **given,
         }
         return self.cluster.submit(
-            SCRIPT,
+            script,
             json.dumps(order),
             python=self.shipped.python,
             py_files=[self.shipped.package],
@@ -125,13 +132,13 @@ class Case:
         assert self.rows() == Counter(range(FILES * ROWS))
         return audit(self.log.read(0, self.log.high_watermark()))
 
-    def rows(self) -> Counter[int]:
+    def rows(self, place: str = "out") -> Counter[int]:
         """The ids that a reader finds."""
-        return Counter(self.table(["id"]).column("id").to_pylist())
+        return Counter(self.table(["id"], place).column("id").to_pylist())
 
-    def table(self, columns: list[str]) -> pa.Table:
+    def table(self, columns: list[str], place: str = "out") -> pa.Table:
         """What a reader finds."""
-        found = ds.dataset(self.folder / "out", format="parquet", ignore_prefixes=[".", "_"])
+        found = ds.dataset(self.folder / place, format="parquet", ignore_prefixes=[".", "_"])
         return found.to_table(columns=columns)
 
 
@@ -280,3 +287,27 @@ def test_executors_come_for_subtasks_and_stay_for_as_long_as_these_run(
     ends = {one.end for one in found.attempts}
     assert ends == {AttemptEnd.FENCED, AttemptEnd.COMPLETED}, "no executor was let go at work"
     assert {one.subtask for one in found.attempts} == set(range(SUBTASKS))
+
+
+def test_queries_read_and_commit_each_row_once_whatever_of_the_cluster_dies(case: Case) -> None:
+    """An executor in the middle of a batch, then the driver after its first commit."""
+    batches = 6
+    order: dict[str, Any] = {"seconds_per_row": 0.004, "folder": str(case.folder)}
+    order |= {"splits_per_batch": FILES // batches, "batches": batches, "conf": ON_BOTH_WORKERS}
+    first = case.submit(QUERIES, **order)
+    case.wait_for(Kind.RESPONSE, SUBTASKS + 3, first)
+    case.cluster.kill_executor(case.cluster.executors(app_id(first))[0])
+    commits = case.folder / "checkpoint" / "commits"
+    wait_for((commits / "1").exists, "two batches are committed")
+    first.kill()
+    assert 0 < len(case.rows()) < FILES * ROWS
+
+    second = case.submit(QUERIES, **order)
+    status = second.wait(LIMIT_S)
+
+    assert status == 0, second.output[-8000:]
+    assert case.rows() == case.rows("copy") == Counter(range(FILES * ROWS))
+    case.follower.catch_up()
+    reigns = [one for one in case.follower.records if one.kind is Kind.EPOCH_STARTED]
+    assert len(reigns) == 2
+    assert all(one.attributes["endpoint"].startswith("wss://") for one in reigns)

@@ -16,7 +16,7 @@ import pytest
 from brokers import broker
 from coordlog.log.embedded import EmbeddedBroker
 from coordlog.schemas.record import Kind, Record
-from examples.demo_parts.processes import pids_with_tag
+from examples.demo_parts.processes import kill_all, pids_with_tag
 
 from .ingest_case import FILES, LIMIT_S, ROWS, IngestCase, kind_of
 
@@ -161,8 +161,7 @@ def test_after_a_reboot_the_next_command_finds_broker_and_job_and_goes_on(tmp_pa
         for log in case.logs:
             log.close()
         case.logs.clear()
-        for pid in pids_with_tag(case.tag):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(pids_with_tag(case.tag))
         run.clear()
         end_s = time.monotonic() + BROKER_END_S
         while pids_with_tag(case.tag) and time.monotonic() < end_s:
@@ -174,8 +173,7 @@ def test_after_a_reboot_the_next_command_finds_broker_and_job_and_goes_on(tmp_pa
         assert any(line.startswith("restored by rollback from checkpoint") for line in last.lines)
         assert case.rows_out() == case.expected
     finally:
-        for pid in pids_with_tag(case.tag):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(pids_with_tag(case.tag))
         case.clear()
 
 

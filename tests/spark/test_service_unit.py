@@ -20,7 +20,7 @@ from coordlog.cli.exits import Exit
 from coordlog.log.embedded import EmbeddedBroker
 from coordlog.schemas.record import Kind
 from examples.demo_parts.follow import Follower, open_log
-from examples.demo_parts.processes import TAG_VARIABLE, pids_with_tag
+from examples.demo_parts.processes import TAG_VARIABLE, kill_all, pids_with_tag
 
 from .ingest_case import LIMIT_S, IngestCase, kind_of
 
@@ -94,8 +94,7 @@ class Service:
 def case(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[IngestCase]:
     one = IngestCase(folder=tmp_path, servers=broker.bootstrap_servers, arguments=[])
     yield one
-    for pid in pids_with_tag(one.job_id):
-        os.kill(pid, signal.SIGKILL)
+    kill_all(pids_with_tag(one.job_id))
     one.clear()
 
 
