@@ -69,7 +69,7 @@ def main() -> None:
         with BatchService(job=f"{job_id}-copy", log=log_of("copy"), sinks=sinks) as service:
             service.start(spark)
             copy = reads.read().write.format("coordlog").mode("append")
-            copy.options(**service.options(), write_id="the only one").save()
+            copy.options(**service.options(), write_id="the-only-one").save()
     print("the queries have ended", flush=True)
     spark.stop()
 

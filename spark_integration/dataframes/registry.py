@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -43,4 +45,20 @@ def forget_ticket(spark: SparkSession, job_id: str) -> None:
 def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
     from .source import with_tickets  # noqa: PLC0415, it needs Spark
 
+    _show_py_files(spark)
     spark.dataSource.register(with_tickets(tickets))
+
+
+def _show_py_files(spark: SparkSession) -> None:
+    """Let processes of this machine find what came by `--py-files`.
+
+    Spark has a stream planned and committed by a Python of its own, and looks for these files in a
+    folder of the query's that it does not put them into (seen on 4.1.1).
+    """
+    from pyspark import SparkFiles  # noqa: PLC0415, it needs Spark
+
+    root, environment = SparkFiles.getRootDirectory(), spark.sparkContext.environment
+    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    shipped = [one for one in sys.path if one.startswith(root + os.sep) and one not in known]
+    if shipped:
+        environment["PYTHONPATH"] = os.pathsep.join([*shipped, *filter(None, known)])

@@ -25,7 +25,7 @@ from coordlog.log.embedded import EmbeddedBroker
 from coordlog.projections.attempts import AttemptEnd
 from coordlog.projections.audit import Audit, audit
 from coordlog.schemas.record import Kind, Record
-from examples.demo_parts.follow import Follower, nth_of_kind, open_log
+from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind, open_log
 from kafka_topics import Topics, topics_at
 from spark_cluster import SparkCluster, Submission, wait_for
 from wheels import Environment, build_wheel
@@ -120,9 +120,13 @@ class Case:
 
     def wait_for(self, kind: Kind, count: int, submission: Submission) -> None:
         """Until `count` more records of a kind count."""
-        self.follower.wait_for(
-            nth_of_kind(kind, count), is_over=lambda: submission.has_ended, limit_s=LIMIT_S
-        )
+        try:
+            self.follower.wait_for(
+                nth_of_kind(kind, count), is_over=lambda: submission.has_ended, limit_s=LIMIT_S
+            )
+        except NotSeenError as error:
+            error.add_note(submission.output[-8000:])
+            raise
 
     def finish(self, submission: Submission) -> Audit:
         """The job to its good end; its rows are exact."""
