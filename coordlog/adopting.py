@@ -17,7 +17,7 @@ from coordlog.projections.snapshots import moved_snapshot
 from coordlog.projections.stored_check import OpenPayload
 from coordlog.projections.verification import Verified, verify
 from coordlog.restore import Rebuild
-from coordlog.schemas.codec import decode_record, encode_record
+from coordlog.schemas.codec import encode_record
 from coordlog.schemas.header import decode_header, encode_header
 from coordlog.schemas.record import Kind
 
@@ -184,7 +184,7 @@ def _adopted_from(stored: StoredRecord) -> tuple[str, str] | None:
     if stored.header is None or not stored.header.is_epoch_started:
         return None
     try:
-        said = decode_record(stored.offset, stored.value, stored.header_bytes).attributes
+        said = stored.record().attributes
     except RecordError:
         return None
     named = said.get("adopted_topic_id")
@@ -268,14 +268,14 @@ def _at(stored: StoredRecord, here: int, places: dict[int, int]) -> UnstoredReco
 
 
 def _moved_value(stored: StoredRecord, places: dict[int, int]) -> bytes | None:
-    record = decode_record(stored.offset, stored.value, stored.header_bytes)
+    record = stored.record()
     payload = moved_snapshot(record, places)
     return None if payload is None else encode_record(replace(record, payload=payload))
 
 
 def _kind(stored: StoredRecord) -> Kind | None:
     try:
-        return decode_record(stored.offset, stored.value, stored.header_bytes).kind
+        return stored.record().kind
     except RecordError:
         return None  # it is void, or `checked` has refused the history
 

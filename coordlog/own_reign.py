@@ -23,7 +23,6 @@ from coordlog.projections.state import JobState, Phase, sorted_items
 from coordlog.restore import Rebuild, check_identity
 from coordlog.runtime import to_unstored
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.snapshots import FoundSnapshot, SnapshotSearch
@@ -65,7 +64,7 @@ def read_records(log: Log) -> Rebuild:
     if 0 < start < end:
         first = next(iter(log.read(start, end)))
         counting = counting_at(first)
-        record = decode_record(first.offset, first.value, first.header_bytes)
+        record = first.record()
         try:
             decoded = DecodedSnapshot(state=state_of(record), checkpoint_offset=None)
         except (SnapshotUnusableError, PayloadLostError) as error:

@@ -34,7 +34,6 @@ from coordlog.projections.splits_codec import SPLITS
 from coordlog.projections.state import JobState, sorted_items
 from coordlog.restore import Rebuild
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import PayloadTypes, open_inline
 from coordlog.schemas.record import Kind, Record
@@ -154,7 +153,7 @@ def _fold(log: Log, made: Rebuild, uses: _Uses, open_payload: Callable[[bytes], 
         made.feed(first)
     for one in stored:
         if not count(made.counting, one.header)[1].is_void:
-            uses.note(decode_record(one.offset, one.value, one.header_bytes))
+            uses.note(one.record())
         made.feed(one)
 
 
@@ -163,7 +162,7 @@ def _begin_at(
 ) -> None:
     """Begin with the snapshot of a log that was pruned before."""
     counting = counting_at(first)
-    record = decode_record(first.offset, first.value, first.header_bytes)
+    record = first.record()
     try:
         held = state_of(record, open_payload)
         codec = SnapshotCodec(made.projection, types=dict(sorted_items(held.types)))

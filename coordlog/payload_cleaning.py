@@ -27,7 +27,6 @@ from coordlog.projections.snapshots import (
     state_bytes_in,
     state_of,
 )
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import STORE_ATTRIBUTE, addresses_among, opened, owner_of
@@ -147,7 +146,7 @@ def store_named_in(records: Iterator[StoredRecord]) -> str:
         if judged.verdict is Verdict.EPOCH:
             stored = judged.entry
             with suppress(RecordError):
-                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+                record = stored.record()
                 named = record.attributes.get(STORE_ATTRIBUTE, named)
     return named
 
@@ -155,7 +154,7 @@ def store_named_in(records: Iterator[StoredRecord]) -> str:
 def _named_in(first: StoredRecord) -> str:
     """What the snapshot says with which a pruned log begins."""
     try:
-        record = decode_record(first.offset, first.value, first.header_bytes)
+        record = first.record()
         return state_of(record).launch.get(STORE_ATTRIBUTE, "")
     except (RecordError, SnapshotUnusableError, PayloadLostError):
         return ""
@@ -200,7 +199,7 @@ class _Reading:
                 self.addressed.update(self._in_snapshot(stored))
             self.addressed.update(one.path for one in addresses_among(stored.value or b""))
             if judged.verdict is Verdict.EPOCH:
-                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+                record = stored.record()
                 self._know(record, record.attributes)
 
     def _begin(self, first: StoredRecord) -> Counting:
@@ -209,13 +208,13 @@ class _Reading:
         if first.offset == 0:
             return counting
         self.addressed.update(self._in_snapshot(first))
-        record = decode_record(first.offset, first.value, first.header_bytes)
+        record = first.record()
         self._know(record, state_of(record, self._open).launch)
         self._begun_in = next(iter(self.epochs), "")
         return counting
 
     def _in_snapshot(self, stored: StoredRecord) -> Iterator[str]:
-        record = decode_record(stored.offset, stored.value, stored.header_bytes)
+        record = stored.record()
         try:
             state = state_bytes_in(snapshot_in(record, self._open))
             _ = state_of(record, self._open)
@@ -247,7 +246,7 @@ class _Reading:
         last = self._last
         if last is None:
             return False
-        record = decode_record(last.offset, last.value, last.header_bytes)
+        record = last.record()
         return record.kind in _ENDS and record.turn_remaining == 0
 
     def use_of(self, one: KeptPayload) -> FileUse:
@@ -302,7 +301,7 @@ def clean_former(
         header = stored.header
         if header is not None and header.is_epoch_started and header.epoch < epoch:
             with suppress(RecordError, ValueError):
-                record = decode_record(stored.offset, stored.value, stored.header_bytes)
+                record = stored.record()
                 if _ADOPTED in record.attributes:
                     over.clear()  # where the job comes from they may have gone on
                 over.add(owner_of(record.epoch, record.driver_id))

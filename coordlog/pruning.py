@@ -18,7 +18,6 @@ from coordlog.log.port import Log, PrunableLog, StoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
 from coordlog.restore import check_identity
-from coordlog.schemas.codec import decode_record
 
 __all__ = ["planned", "prune"]
 
@@ -129,7 +128,7 @@ def _is_archived(log: Log, job_id: str, archive: Path, end: int) -> bool:
 
 def _why_not(stored: StoredRecord) -> str:
     try:
-        state_of(decode_record(stored.offset, stored.value, stored.header_bytes))
+        state_of(stored.record())
     except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
         return str(error)
     return ""

@@ -18,7 +18,6 @@ from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
 from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
@@ -156,7 +155,7 @@ class Rebuild:
                 self.feed(stored)
 
     def _apply(self, stored: StoredRecord, header: Header | None) -> None:
-        record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
+        record = stored.record(header=header)
         if record.kind is Kind.TYPE_REGISTERED:
             self._check_type(stored.offset, record)
         elif record.payload_type in self._undeclared:

@@ -69,9 +69,9 @@ from coordlog.limits import (
 from coordlog.log.port import UnstoredRecord
 from coordlog.messages import Refused, Register, UpMessage
 from coordlog.outside import Connections, Stage
-from coordlog.projections.evolving import evolve
 from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
 from coordlog.projections.state import JobState, Phase, sorted_values
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
@@ -249,7 +249,7 @@ class Runtime:
 
     def _work_done(self, given: WorkDone) -> None:
         is_orphan = self.host.generation(given.operator_id) != given.generation
-        self.handle(replace(given, is_orphan=is_orphan))
+        self.handle(replace(given, is_orphan=True) if is_orphan else given)
 
     def fail_job(
         self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""

@@ -39,7 +39,6 @@ from coordlog.projections.snapshots import (
 )
 from coordlog.projections.state import JobState
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
 from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -354,7 +353,7 @@ def _found(
 ) -> FoundSnapshot:
     header = stored.header
     assert header is not None, "its caller has looked"
-    record = decode_record(stored.offset, stored.value, stored.header_bytes, header=header)
+    record = stored.record(header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
         raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
     decoded = codec.decode(snapshot_in(record, open_payload))

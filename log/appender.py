@@ -28,7 +28,6 @@ from coordlog.limits import (
     READ_STALL_S,
     WRITER_CLOSE_TIMEOUT_S,
 )
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Counting
 
 from . import protocol
@@ -287,7 +286,7 @@ class Appender:
 
     def _fenced(self, in_force: StoredRecord) -> FencedError:
         try:
-            record = decode_record(in_force.offset, in_force.value, in_force.header_bytes)
+            record = in_force.record()
             driver = record.driver_id
         except RecordError:
             driver = f"(of another version, at offset {in_force.offset})"

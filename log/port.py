@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import Header, decode_header
+from coordlog.schemas.record import Record
 
 __all__ = ["Log", "LogIdentity", "LogWriter", "PrunableLog", "StoredRecord", "UnstoredRecord"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnstoredRecord:
+class UnstoredRecord(NamedTuple):
     """A record as it is handed to a log."""
 
     key: bytes
@@ -46,6 +47,14 @@ class StoredRecord(NamedTuple):
     def header(self) -> Header | None:
         """The decoded header; None where it is none of ours."""
         return decode_header(self.header_bytes)
+
+    def record(self, header: Header | None = None) -> Record:
+        """The record, decoded; to be asked only for of one that counts. `header` is its own, where that is decoded.
+
+        Raises:
+            RecordError: As `decode_record`.
+        """
+        return decode_record(self.offset, self.value, self.header_bytes, header=header)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

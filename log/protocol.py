@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coordlog.schemas.counting import Counting, Verdict, count
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.header import decode_header, header_places
 
 from .port import StoredRecord, UnstoredRecord
@@ -73,7 +74,7 @@ class _Step(enum.Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DriverState:
     """Everything that a driver knows of its log. Made by `take_over_begun`."""
 
@@ -199,7 +200,7 @@ def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverS
     assert [one[:3] for one in places] == [(False, state.epoch, n) for n in range(first, after)]
     assert places[-1][3] == 0, "the last turn is not whole"
     counting = Counting(epoch=state.epoch, next_sequence=after, turn_began=after)
-    return replace(
+    return evolve(
         state,
         goal=_Goal.APPEND,
         step=_Step.SEND,
@@ -214,7 +215,7 @@ def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverS
 def look_begun(state: DriverState) -> DriverState:
     """The driver wants nothing to count; it reads what others have appended, to see whether it is fenced."""
     assert state.step is _Step.REST
-    return replace(state, step=_Step.ASK)
+    return evolve(state, step=_Step.ASK)
 
 
 def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
@@ -229,20 +230,20 @@ def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
     expected = state.place.end_offset
     lowest = min(offsets)
     if lowest < expected:
-        return replace(state, step=_Step.LOST, lost_at=lowest, read_to=expected)
+        return evolve(state, step=_Step.LOST, lost_at=lowest, read_to=expected)
     end_offset = max(offsets) + 1
     if list(offsets) == list(range(expected, end_offset)):
         if state.goal is _Goal.TAKE_OVER:
             return _epoch_next(state, expected)
         if not state.counted_at:
             return _group_next(state, tuple(offsets))
-    return replace(state, step=_Step.READ, read_to=end_offset, is_acknowledged=True)
+    return evolve(state, step=_Step.READ, read_to=end_offset, is_acknowledged=True)
 
 
 def outcome_unknown(state: DriverState) -> DriverState:
     """Each record of the last `Append` may be stored, now, later or never: read to find out."""
     assert state.step is _Step.SEND
-    return replace(state, step=_Step.ASK, is_acknowledged=False)
+    return evolve(state, step=_Step.ASK, is_acknowledged=False)
 
 
 def high_watermark(state: DriverState, offset: int) -> DriverState:
@@ -250,9 +251,9 @@ def high_watermark(state: DriverState, offset: int) -> DriverState:
     assert state.step in {_Step.ASK, _Step.READ}
     lowest = state.place.end_offset if state.step is _Step.ASK else state.read_to
     if offset < lowest:
-        return replace(state, step=_Step.LOST, lost_at=offset, read_to=lowest)
+        return evolve(state, step=_Step.LOST, lost_at=offset, read_to=lowest)
     if state.step is _Step.ASK:
-        return replace(state, step=_Step.READ, read_to=offset)
+        return evolve(state, step=_Step.READ, read_to=offset)
     return state
 
 
@@ -267,7 +268,7 @@ def record_read(state: DriverState, record: StoredRecord) -> DriverState:
         in_force = record
     elif not verdict.is_void and state.goal is _Goal.APPEND and counting.epoch == state.epoch:
         counted_at = (*counted_at, record.offset)
-    return replace(
+    return evolve(
         state,
         place=Place(end_offset=record.offset + 1, counting=counting),
         in_force=in_force,
@@ -279,20 +280,20 @@ def reading_ended(state: DriverState) -> DriverState:
     """Every record of a reading has been handed in; what it showed decides how to go on."""
     assert state.step is _Step.READ
     place = replace(state.place, end_offset=state.read_to)
-    return _decided(replace(state, place=place))
+    return _decided(evolve(state, place=place))
 
 
 def _decided(state: DriverState) -> DriverState:
     """The step after the fold has reached what was acknowledged, or the high watermark."""
     counting = state.place.counting
     if state.goal is _Goal.TAKE_OVER and counting.epoch < state.epoch:
-        return replace(state, step=_Step.SEND)  # ours has not arrived, nor has another's
+        return evolve(state, step=_Step.SEND)  # ours has not arrived, nor has another's
     # *Take-over reads back*: of two drivers with one epoch, the one whose record counts holds it.
     # Afterwards a higher epoch in force is another's, whatever it says: this driver makes no second
     # one.
     ours = state.in_force is not None and _is_of(state.epoch_started, state.in_force)
     if counting.epoch != state.epoch or not ours:
-        return replace(state, step=_Step.FENCED)
+        return evolve(state, step=_Step.FENCED)
     all_count = state.goal is _Goal.TAKE_OVER or (
         counting.counted_end == state.first_sequence + len(state.group)
     )
@@ -300,15 +301,15 @@ def _decided(state: DriverState) -> DriverState:
     # is on one machine. An acknowledgement at a higher offset says that everything below is where
     # it must be.
     if all_count and state.is_acknowledged:
-        return replace(state, step=_Step.REST)
-    return replace(state, step=_Step.SEND)
+        return evolve(state, step=_Step.REST)
+    return evolve(state, step=_Step.SEND)
 
 
 def _group_next(state: DriverState, offsets: tuple[int, ...]) -> DriverState:
     """All of the group stands where it was expected, so that no record need be read."""
     assert state.counting_after is not None
     return _decided(
-        replace(
+        evolve(
             state,
             place=Place(end_offset=offsets[-1] + 1, counting=state.counting_after),
             counted_at=offsets,
@@ -322,7 +323,7 @@ def _epoch_next(state: DriverState, offset: int) -> DriverState:
     counting, verdict = count(state.place.counting, decode_header(state.epoch_started.header))
     stored = _stored(state.epoch_started, offset)
     return _decided(
-        replace(
+        evolve(
             state,
             place=Place(end_offset=offset + 1, counting=counting),
             in_force=stored if verdict is Verdict.EPOCH else state.in_force,

@@ -9,9 +9,9 @@ from typing import Final
 from immutables import Map
 
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Record
 
-from .evolving import evolve
 from .skips import digest_of
 from .state import (
     AttemptState,

@@ -13,11 +13,11 @@ from coordlog.schemas.builtin import (
     Committable,
     OperatorState,
 )
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
 from .branches import abandoned_by_reset, allowed_by, destinations_in, kept_numbers, needed_by
-from .evolving import evolve
 from .state import (
     CompletedCheckpoint,
     Completion,

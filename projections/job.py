@@ -18,6 +18,7 @@ from coordlog.schemas.builtin import (
     SplitFinished,
 )
 from coordlog.schemas.checkpoint_metadata import read_metadata
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
@@ -25,7 +26,6 @@ from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
 from . import keeps, skips
 from .branches import destinations_in
-from .evolving import evolve
 from .lifecycles import JOB
 from .opening import is_opened_again, opened_again, with_opening
 from .operator_projection import OperatorProjection

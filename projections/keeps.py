@@ -7,10 +7,10 @@ from typing import Final
 
 from coordlog.limits import KEPT_CHECKPOINTS_MAX
 from coordlog.schemas.builtin import CheckpointKept, CheckpointLetGo
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 
-from .evolving import evolve
 from .retention import why_not_retained
 from .state import JobState
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from immutables import Map
 
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Kind, Record
 
 from .attempt_records import required
 from .branches import kept_numbers
-from .evolving import evolve
 from .state import Cut, JobState, SubtaskState, sorted_items
 
 __all__ = ["AGAIN", "is_opened_again", "opened_again", "with_opening"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import split_ids
-from .evolving import evolve
 from .opening import is_opened_again
 from .payload_json import Fields, PayloadReader
 from .skips import skip_command

@@ -11,11 +11,11 @@ from typing import Final
 from immutables import Map
 
 from coordlog.schemas.builtin import EventSkipped, SplitSkipped
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.stored import content_digest_input
 
-from .evolving import evolve
 from .splits import KnownSplit, Skipped, SplitsState
 from .state import DownEvent, JobState, SkippedEvent, SkippedSplit, UpEvent, sorted_items
 

@@ -20,10 +20,10 @@ from immutables import Map
 from coordlog.errors import PayloadLostError
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
 from coordlog.schemas.builtin import JobSnapshot
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Record
 
-from .evolving import evolve
 from .job import JobProjection
 from .operator_projection import OperatorProjection, SharingCodec, StateCodec
 from .state import Cut, JobState, sorted_items

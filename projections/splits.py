@@ -16,11 +16,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import TypeVar
 
 from immutables import Map
 
 from coordlog.schemas.builtin import SplitFinished, SplitSkipped
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.source_events import (
@@ -32,7 +34,6 @@ from coordlog.schemas.source_events import (
 )
 from coordlog.schemas.source_facts import EnumeratorState, ListingStarted
 
-from .evolving import evolve
 from .split_table import (
     Assigned,
     Finished,
@@ -176,7 +177,7 @@ def _required(value: int | None) -> int:
 
 
 def _in_order(mapping: Map[int, V]) -> list[tuple[int, V]]:
-    return sorted(mapping.items(), key=lambda item: item[0])
+    return sorted(mapping.items(), key=itemgetter(0))
 
 
 def apply_record(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:

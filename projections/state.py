@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from immutables import Map
@@ -46,7 +47,7 @@ V = TypeVar("V")
 
 def sorted_items(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
     """The items in the order of their keys: the only way to iterate over a persistent map."""
-    return sorted(mapping.items(), key=lambda item: item[0])
+    return sorted(mapping.items(), key=itemgetter(0))
 
 
 def sorted_values(mapping: Mapping[K, V]) -> list[V]:

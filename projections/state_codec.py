@@ -12,7 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, TypeVar, cast
 
 from immutables import Map
@@ -157,10 +157,13 @@ class _Derivation:
     def _mapping(self, made: type, items: Sequence[object], where: str) -> _Shape:
         key, value = self.shape(items[0], f"{where}_key"), self.shape(items[1], f"{where}_value")
         entry = _schema(f"{where}_entry", [("key", key), ("value", value)])
+        is_plain = key.write is _same and value.write is _same
 
         def write(mapping: Mapping[Any, object]) -> Plain:
             _check(mapping, made, where)
-            found = sorted(mapping.items(), key=lambda item: item[0])
+            found = sorted(mapping.items(), key=itemgetter(0))
+            if is_plain:
+                return cast("Plain", [{"key": k, "value": v} for k, v in found])
             return [{"key": key.write(k), "value": value.write(v)} for k, v in found]
 
         def read(entries: Sequence[Mapping[str, Plain]]) -> object:
@@ -175,7 +178,7 @@ class _Derivation:
         present = [one for one in options if one is not type(None)]
         if len(present) == 1:
             one = self.shape(present[0], where)
-            write, read = one.write, one.read
+            write, read = _named(one), one.read
             if write is _same and read is _same:
                 return _Shape(["null", one.schema], _same, _same)
             return _Shape(
@@ -189,11 +192,11 @@ class _Derivation:
 
     def _choice(self, options: Sequence[type], where: str) -> _Shape:
         """One of several classes: a record with a field for each, of which one is there."""
-        parts: list[tuple[str, _Shape]] = []
-        for one in options:
-            shape = self.shape(one, f"{where}_{one.__name__}")
-            parts.append((one.__name__, _Shape(["null", shape.schema], shape.write, shape.read)))
-        by_class = {one: (one.__name__, parts[n][1].write) for n, one in enumerate(options)}
+        shapes = [(one.__name__, self.shape(one, f"{where}_{one.__name__}")) for one in options]
+        parts = [(name, shape._replace(schema=["null", shape.schema])) for name, shape in shapes]
+        by_class = {
+            one: (name, _named(shape)) for one, (name, shape) in zip(options, shapes, strict=True)
+        }
         nothing: dict[str, Plain] = {name: None for name, _ in parts}
 
         def write(value: object) -> Plain:
@@ -247,6 +250,15 @@ def _values_of(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: [getattr(value, name) for name in names]
+
+
+def _named(one: _Shape) -> Callable[[Any], Any]:
+    """What writes such a value into a union: a record with its name, or Avro tries out which of the union it fits."""
+    schema, write = one.schema, one.write
+    name = schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else schema
+    if not isinstance(name, str) or name in _PRIMITIVES.values():
+        return write
+    return lambda value: (name, write(value))
 
 
 def _check(value: object, wanted: type, where: str) -> None:

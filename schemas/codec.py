@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
 from importlib import resources
 from typing import Final, cast
 
@@ -46,10 +45,10 @@ class Avro:
         self.schema_json = schema_json
         self._schema = fastavro.parse_schema(json.loads(schema_json))
 
-    def encode(self, value: Mapping[str, Plain]) -> bytes:
+    def encode(self, value: dict[str, Plain]) -> bytes:
         """The value's bytes, with no marker before them."""
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, self._schema, dict(value), strict=True)
+        fastavro.schemaless_writer(out, self._schema, value, strict=True)
         return out.getvalue()
 
     def decode(self, data: bytes) -> dict[str, Plain]:

@@ -333,12 +333,16 @@ _FLAT: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 def _plain(value: object) -> Plain:
     if type(value) in _FLAT:
-        return typing.cast("Plain", value)
+        return value  # type: ignore[return-value]  # a cast for each of them takes its time
+    names = _OPEN.get(type(value))
+    if names is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         guards = _guards(type(value))
         if guards:
             return _sealed(value, guards)
-        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+        _OPEN[type(value)] = _names(type(value))
+        return _plain(value)
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     if isinstance(value, Mapping):
@@ -356,9 +360,11 @@ def _names(cls: type) -> tuple[str, ...]:
 
 
 _NAMES: Final[dict[type, tuple[str, ...]]] = {}
+_OPEN: Final[dict[type, tuple[str, ...]]] = {}
+"""The fields of classes that have no secret ones, once a value of theirs has been encoded."""
 
 
-def _fields_of(value: Payload) -> Mapping[str, Plain]:
+def _fields_of(value: Payload) -> dict[str, Plain]:
     return typing.cast("dict[str, Plain]", _plain(value))
 
 

@@ -33,7 +33,6 @@ from coordlog.messages import (
 from coordlog.projections.splits import Finished, SplitsState
 from coordlog.projections.state import Phase
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
@@ -89,9 +88,7 @@ class World(Protocol):
 def records_of(log: MemoryLog) -> list[Record]:
     """All that counts, in log order."""
     return [
-        decode_record(one.offset, one.value, one.header_bytes)
-        for turn in read_counted(log, 0, log.high_watermark())
-        for one in turn.entries
+        one.record() for turn in read_counted(log, 0, log.high_watermark()) for one in turn.entries
     ]
 
 

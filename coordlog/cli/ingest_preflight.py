@@ -20,7 +20,6 @@ from coordlog.projections.splits import SplitsState
 from coordlog.projections.state import JobState
 from coordlog.projections.unfit import Applying
 from coordlog.restore import check_counts, check_fits, check_identity, projection_of, rebuild
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.liveness import driver_liveness
@@ -225,7 +224,7 @@ class _Watched:
         self._turn.append(stored)
         if verdict is not Verdict.FITS:
             for one in self._turn:
-                record = decode_record(one.offset, one.value, one.header_bytes)
+                record = one.record()
                 with Applying(one.offset, record):
                     self.fold.apply(record)
             self._turn.clear()

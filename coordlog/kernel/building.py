@@ -19,6 +19,7 @@ from coordlog.limits import (
 )
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 
@@ -94,6 +95,10 @@ def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelCo
     )
 
 
+_BLANK: Final = Record(epoch=0, driver_id="", sequence=0, kind=Kind.FACT, timestamp_us=0, job_id="")
+"""What a record is made from: its own constructor takes the fields one by one, at twice the cost."""
+
+
 @dataclass(slots=True, kw_only=True)
 class StepBuilder:
     """The records, calls and effects of one step so far, and the state after them. Lives within one `step`."""
@@ -129,7 +134,8 @@ class StepBuilder:
         if payload_type is not None and payload_type not in self.state.types:
             self.register(payload_type)
         return self._place(
-            Record(
+            evolve(
+                _BLANK,
                 epoch=self.state.epoch,
                 driver_id=self.state.driver_id,
                 sequence=self.state.next_sequence,

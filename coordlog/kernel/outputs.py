@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from coordlog.projections.state import DownEvent, JobState, UpEvent
 from coordlog.schemas.builtin import OperatorState
@@ -357,8 +358,7 @@ Effect = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """What one input or action led to.
 
     The caller appends `records` to its turn (the state has them already), makes the `calls` in order, each on its own

@@ -49,7 +49,6 @@ from coordlog.restore import (
 )
 from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import counted_turns
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -578,11 +577,7 @@ class HandDrivenJob:
     def history(self, *kinds: Kind) -> list[Record]:
         """The records that count, of these kinds or all, in log order."""
         stored = self.log.read(self.log.start_offset(), self.log.high_watermark())
-        records = [
-            decode_record(one.offset, one.value, one.header_bytes)
-            for turn in counted_turns(stored)
-            for one in turn.entries
-        ]
+        records = [one.record() for turn in counted_turns(stored) for one in turn.entries]
         return [record for record in records if not kinds or record.kind in kinds]
 
 

@@ -187,10 +187,7 @@ class _Replay:
                 "to be replayed from there",
                 "export the whole topic",
             )
-        recorded = [
-            [decode_record(one.offset, one.value, one.header_bytes) for one in turn.entries]
-            for turn in self._turns
-        ]
+        recorded = [[one.record() for one in turn.entries] for turn in self._turns]
         self._time.of_sequence = {
             turn[0].sequence: turn[0].timestamp_us
             for turn in recorded

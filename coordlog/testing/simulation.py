@@ -14,7 +14,7 @@ from random import Random
 from coordlog.errors import CoordlogError, OptionError, RestoreError
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.split_audit import splits
-from coordlog.projections.splits import Assigned, Finished, SplitsState
+from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState
 from coordlog.projections.state import JobState, Phase
 from coordlog.restore import Rebuild, projection_of
 from coordlog.schemas.builtin import SkipSplit
@@ -254,15 +254,15 @@ class Simulation:
 
     def _run(self) -> None:
         self._start_driver()
-        left = _AFTERMATH_EVENTS
+        left, calm_from = _AFTERMATH_EVENTS, self.weather.faults_until
         while left and not self.agenda.is_empty:
             self.agenda.step()
-            if self.is_stormy:
+            if self.agenda.event_count < calm_from:
                 self._break()
             self._look()
             if self.log.is_finished:
                 left -= 1
-            elif not self._is_starting and all(one.is_over for one in self.drivers):
+            elif not self._is_starting and self.drivers[-1].is_over and not self._alive():
                 self._is_starting = True
                 self.agenda.later(self.weather.begin_s, self._start_driver)
             if self.is_short and self.agenda.event_count >= self._events_max:
@@ -533,6 +533,8 @@ def split_problem(state: JobState, driver: SimulatedDriver) -> str | None:
             if other != task.subtask:
                 return f"split {split} is with the readers of {other} and {task.subtask}"
             place = splits.splits[str(split)].place
+            if isinstance(place, Skipped) and state.phase is Phase.FAILING:
+                continue  # the attempt is not heard any more, and ends with the reset
             if not isinstance(place, Assigned | Finished) or place.subtask != task.subtask:
                 return f"split {split} is with the reader of {task.subtask}, and {place}"
     return None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from coordlog.log.port import LogIdentity, StoredRecord, UnstoredRecord
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Verdict, count
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
@@ -17,16 +16,24 @@ Key = tuple[Kind, int, int | None, int | None, int | None]
 
 
 class _Stored(StoredRecord):
-    """A record whose header is decoded once: in a simulation each is read again and again."""
+    """A record that is decoded once: in a simulation each is read again and again."""
 
     @property
     def header(self) -> Header | None:
         """As in the port."""
         known = self.__dict__
-        if "decoded" not in known:
-            known["decoded"] = decode_header(self.header_bytes)
-        header: Header | None = known["decoded"]
+        if "header" not in known:
+            known["header"] = decode_header(self.header_bytes)
+        header: Header | None = known["header"]
         return header
+
+    def record(self, header: Header | None = None) -> Record:
+        """As in the port."""
+        known = self.__dict__
+        if "decoded" not in known:
+            known["decoded"] = super().record(header)
+        record: Record = known["decoded"]
+        return record
 
 
 class SimulatedLog:
@@ -88,7 +95,7 @@ class SimulatedLog:
         if verdict.is_void:
             self.void_count += 1
         else:
-            decoded = decode_record(offset, stored.value, stored.header_bytes, header=header)
+            decoded = stored.record(header)
             if verdict is Verdict.EPOCH:
                 self._turn.clear()
                 self.told.append(decoded)

@@ -9,7 +9,6 @@ from typing import Final
 from coordlog.errors import TopicError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, StoredRecord
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import NOTHING_COUNTED, Verdict, count
 from coordlog.schemas.record import Kind, Record
 
@@ -97,7 +96,7 @@ class Follower:
                 continue
             whole, self._turn = self._turn, []
             for one in whole:
-                record = decode_record(one.offset, one.value, one.header_bytes)
+                record = one.record()
                 self.records.append(record)
                 yield one.offset, record
         self._next_offset = max(self._next_offset, end)

@@ -12,7 +12,6 @@ from typing import TypeVar, cast
 from coordlog.log.port import Log
 from coordlog.log.reader import read_counted
 from coordlog.schemas.builtin import CheckpointMetadata
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
@@ -163,7 +162,7 @@ def read_account(log: Log) -> Account:
     account = Account()
     for turn in read_counted(log, log.start_offset(), log.high_watermark()):
         for one in turn.entries:
-            account.apply(decode_record(one.offset, one.value, one.header_bytes))
+            account.apply(one.record())
     return account
 
 

@@ -45,19 +45,22 @@ def forget_ticket(spark: SparkSession, job_id: str) -> None:
 def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
     from .source import with_tickets  # noqa: PLC0415, it needs Spark
 
-    _show_py_files(spark)
+    _show_py_files()
     spark.dataSource.register(with_tickets(tickets))
 
 
-def _show_py_files(spark: SparkSession) -> None:
+def _show_py_files() -> None:
     """Let processes of this machine find what came by `--py-files`.
 
     Spark has a stream planned and committed by a Python of its own, and looks for these files in a
     folder of the query's that it does not put them into (seen on 4.1.1).
     """
-    from pyspark import SparkFiles  # noqa: PLC0415, it needs Spark
+    from pyspark import SparkContext, SparkFiles  # noqa: PLC0415, it needs Spark
 
-    root, environment = SparkFiles.getRootDirectory(), spark.sparkContext.environment
+    context = SparkContext._active_spark_context  # noqa: SLF001, there is no other way to ask
+    if context is None:
+        return
+    root, environment = SparkFiles.getRootDirectory(), context.environment
     known = environment.get("PYTHONPATH", "").split(os.pathsep)
     shipped = [one for one in sys.path if one.startswith(root + os.sep) and one not in known]
     if shipped:

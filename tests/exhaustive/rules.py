@@ -19,7 +19,6 @@ from coordlog.kernel.outputs import AcceptAttempt, Settle
 from coordlog.log import protocol
 from coordlog.log.protocol import DriverState
 from coordlog.projections import checkpoint_records, job
-from coordlog.projections.evolving import evolve
 from coordlog.projections.state import (
     AttemptState,
     DownEvent,
@@ -34,6 +33,7 @@ from coordlog.projections.state import (
 from coordlog.schemas import counting
 from coordlog.schemas.builtin import AttemptSnapshot
 from coordlog.schemas.counting import Counting, Verdict
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record

@@ -279,7 +279,7 @@ class HostileTopic:
 
     @staticmethod
     def _record_of(stored: StoredRecord) -> Record:
-        return decode_record(stored.offset, stored.value, stored.header_bytes)
+        return stored.record()
 
     def _stored(self, at: int, record: Record) -> StoredRecord:
         """With the header that goes with it, or with the true one's."""

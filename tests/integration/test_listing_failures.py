@@ -16,7 +16,6 @@ from coordlog.errors import JobFailedError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.progress import ProgressFold
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.source import FileSource
@@ -73,7 +72,7 @@ class Watched:
 
     def history(self, kind: Kind) -> list[Record]:
         stored = self.log.read(0, self.log.high_watermark())
-        records = [decode_record(one.offset, one.value, one.header_bytes) for one in stored]
+        records = [one.record() for one in stored]
         return [one for one in records if one.kind is kind]
 
 

@@ -21,7 +21,6 @@ from coordlog.log.port import UnstoredRecord
 from coordlog.projections.snapshots import SNAPSHOT_TYPE
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.source import FileSource
@@ -50,7 +49,7 @@ def damaged(log: KafkaLog, servers: str) -> KafkaLog:
     start = log.start_offset()
     made: list[UnstoredRecord] = []
     for stored in log.read(start, log.high_watermark()):
-        record = decode_record(stored.offset, stored.value, stored.header_bytes)
+        record = stored.record()
         if not made:
             assert record.kind is Kind.SNAPSHOT
             value = SNAPSHOT_TYPE.decode(record.payload or b"")

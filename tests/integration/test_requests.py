@@ -29,7 +29,6 @@ from coordlog.errors import (
 from coordlog.limits import CONNECTION_CLOSE_S
 from coordlog.log.memory import MemoryLog
 from coordlog.requests import Answer, Requests
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import request_coordinator
@@ -100,7 +99,7 @@ class RunningJob:
 
     def recorded(self, *kinds: Kind) -> list[Record]:
         stored = self.log.read(0, self.log.high_watermark())
-        records = [decode_record(one.offset, one.value, one.header_bytes) for one in stored]
+        records = [one.record() for one in stored]
         return [one for one in records if one.kind in kinds]
 
 

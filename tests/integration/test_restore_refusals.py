@@ -178,7 +178,7 @@ def _moved(one: StoredRecord, log: KafkaLog) -> StoredRecord:
     header = one.header
     if header is None or not header.is_epoch_started:
         return one
-    record = decode_record(one.offset, one.value, one.header_bytes)
+    record = one.record()
     here = {"cluster_id": log.identity.cluster_id, "topic_id": log.identity.topic_id}
     made = to_unstored(replace(record, attributes={**record.attributes, **here}))
     return one._replace(value=made.value)
@@ -225,7 +225,7 @@ def _damaged(one: StoredRecord) -> StoredRecord:
 
 
 def _with(one: StoredRecord, **changed: Any) -> StoredRecord:  # noqa: ANN401, a record's fields
-    record = decode_record(one.offset, one.value, one.header_bytes)
+    record = one.record()
     return one._replace(value=to_unstored(replace(record, **changed)).value)
 
 
@@ -246,11 +246,7 @@ def test_what_this_version_cannot_read_is_refused_by_its_offset(
     change: Callable[[StoredRecord], StoredRecord],
     said: str,
 ) -> None:
-    place = next(
-        one.offset
-        for one in crashed.stored
-        if decode_record(one.offset, one.value, one.header_bytes).kind is kind
-    )
+    place = next(one.offset for one in crashed.stored if one.record().kind is kind)
     changed = tuple(change(one) if one.offset == place else one for one in crashed.stored)
     name = request.node.callspec.id.replace(" ", "-")
     log = at_home(crashed, f"unreadable-{name}", without_snapshots(changed))

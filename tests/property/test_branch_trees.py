@@ -19,7 +19,6 @@ from coordlog.own_reign import append_fact, read_records
 from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, prefix_of
@@ -115,7 +114,7 @@ class World:
         self.job.crash()
         log, end = self.job.log, 0
         for one in log.read(0, log.high_watermark()):
-            record = decode_record(one.offset, one.value, one.header_bytes)
+            record = one.record()
             if record.kind is kind and record.checkpoint_id == number:
                 end = one.offset + 1 + record.turn_remaining
         self.job.log = prefix_of(log, end)

@@ -14,8 +14,8 @@ import pytest
 
 from coordlog.kernel import checkpoints
 from coordlog.kernel.inputs import Action, SendEvent
-from coordlog.projections.evolving import evolve
 from coordlog.projections.state import JobState, PendingCheckpoint
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from exactly_once_parts import FailOnce, NotExactlyOnceError

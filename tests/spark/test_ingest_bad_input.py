@@ -7,7 +7,6 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -200,7 +199,7 @@ def test_a_record_that_this_version_cannot_read_is_named_by_its_offset(refused: 
     log.create()
     record = epoch_started(refused.job_id)
     header = encode_header(header_of(record)._replace(fingerprint=0x0BAD))
-    append(log, replace(unstored(record), header=header))
+    append(log, unstored(record)._replace(header=header))
 
     done = refused.run()
 

@@ -30,7 +30,6 @@ from coordlog.projections.state import JobState
 from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import PayloadAddress
 from coordlog.snapshots import find_snapshot
@@ -106,7 +105,7 @@ def test_in_a_log_that_began_elsewhere_every_pointer_is_written_anew() -> None:
 
 
 def _records(log: MemoryLog) -> list[Record]:
-    return [decode_record(one.offset, one.value, one.header_bytes) for one in log.records]
+    return [one.record() for one in log.records]
 
 
 def test_an_outcome_that_is_not_known_is_looked_up_and_the_rest_is_sent() -> None:

@@ -20,7 +20,6 @@ from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import CheckpointMetadata, CheckpointMetadataV1
 from coordlog.schemas.checkpoint_metadata import read_metadata
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
@@ -55,7 +54,7 @@ def test_the_list_says_when_where_and_which_the_job_can_go_back_to() -> None:
     offsets = [
         one.offset
         for one in job.log.read(0, job.log.high_watermark())
-        if decode_record(one.offset, one.value, one.header_bytes).kind is Kind.CHECKPOINT_COMPLETED
+        if one.record().kind is Kind.CHECKPOINT_COMPLETED
     ]
     assert [int(one.split()[1]) for one in rows.values()] == offsets
     assert "1970-01-12T13:46:40" in rows["1"]
@@ -207,7 +206,7 @@ class OfVersion1(MemoryLog):
 
 
 def _record(one: StoredRecord) -> Record:
-    return decode_record(one.offset, one.value, one.header_bytes)
+    return one.record()
 
 
 def _as_written_by(record: Record, version: int) -> Record:

@@ -14,7 +14,6 @@ from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import CheckpointMetadata
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
@@ -52,7 +51,7 @@ def log_with(harm: Callable[[Record], Record]) -> tuple[MemoryLog, int]:
         job = HandDrivenJob(
             job.chain, log=job.log, clock=job.clock, options=RuntimeOptions(snapshot_every=7)
         )
-    records = [decode_record(one.offset, one.value, one.header_bytes) for one in job.log.records]
+    records = [one.record() for one in job.log.records]
     last = max(n for n, one in enumerate(records) if one.kind is Kind.CHECKPOINT_COMPLETED)
     harmed, log = harm(records[last]), MemoryLog()
     written = [*records[:last], harmed, *records[last + 1 :]]

@@ -16,7 +16,6 @@ from coordlog.projections.verification import verify
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, KeepRecorded, LetGoCheckpoint
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
 from coordlog.testing.by_hand import HandDrivenJob
@@ -165,7 +164,7 @@ def died_behind_completion(sink: FakeSink, place: str) -> HandDrivenJob:
     (end,) = [
         one.offset + 1 + record.turn_remaining
         for one in job.log.read(0, job.log.high_watermark())
-        for record in [decode_record(one.offset, one.value, one.header_bytes)]
+        for record in [one.record()]
         if record.kind is Kind.CHECKPOINT_COMPLETED and record.checkpoint_id == 3
     ]
     job.log = prefix_of(job.log, end)

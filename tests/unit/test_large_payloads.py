@@ -32,7 +32,6 @@ from coordlog.projections.state_codec import DerivedCodec
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import counted_turns
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
@@ -667,4 +666,4 @@ def test_no_record_is_ever_larger_than_the_log_takes(options: PayloadOptions) ->
     for turn in turns:
         for stored in turn.entries:
             assert len(stored.value or b"") < RECORD_BYTES_MAX
-            decode_record(stored.offset, stored.value, stored.header_bytes)
+            stored.record()

@@ -148,8 +148,8 @@ def test_each_damage_is_found_at_its_offset(driven: MemoryLog) -> None:
         return _verified(*records[:offset], one, *records[offset + 1 :])
 
     cases = {
-        "its key is": (acked, replace(records[acked], key=b"elsewhere/0/0")),
-        "the log's time": (acked, replace(records[acked], timestamp_us=7_000)),
+        "its key is": (acked, records[acked]._replace(key=b"elsewhere/0/0")),
+        "the log's time": (acked, records[acked]._replace(timestamp_us=7_000)),
         "another fingerprint": (
             registered,
             _changed(records[registered], attributes={"fingerprint": "0" * 16}),
@@ -160,7 +160,7 @@ def test_each_damage_is_found_at_its_offset(driven: MemoryLog) -> None:
         ),
         "its value and its header differ": (
             acked,
-            replace(records[acked], value=records[acked + 1].value),
+            records[acked]._replace(value=records[acked + 1].value),
         ),
         "is no coordlog.checkpoint_metadata": (
             completed,

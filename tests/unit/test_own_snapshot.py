@@ -20,7 +20,6 @@ from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
 from coordlog.projections.state import JobState
 from coordlog.restore import Rebuild, projection_of, rebuild
 from coordlog.runtime import to_unstored
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
@@ -46,10 +45,7 @@ def run(log: MemoryLog, *arguments: str, job: str = "job") -> Result:
 
 
 def kinds(log: MemoryLog) -> list[Kind]:
-    return [
-        decode_record(one.offset, one.value, one.header_bytes).kind
-        for one in log.read(log.start_offset(), log.high_watermark())
-    ]
+    return [one.record().kind for one in log.read(log.start_offset(), log.high_watermark())]
 
 
 def folded(log: MemoryLog, chain: Chain, *, is_whole: bool = False) -> Rebuild:
@@ -64,7 +60,7 @@ def whole_again(log: MemoryLog, archive: Path) -> MemoryLog:
         *log.read(log.start_offset(), log.high_watermark()),
     ):
         assert one.header is not None
-        record = decode_record(one.offset, one.value, one.header_bytes)
+        record = one.record()
         made.store(to_unstored(record, snapshot_offset=one.header.snapshot_offset))
     return made
 
@@ -201,7 +197,7 @@ def test_a_driver_that_begins_meanwhile_is_not_taken_for_the_one_that_was_gone()
 
     assert asked == [state.epoch + 1]
     last = list(job.log.read(0, job.log.high_watermark()))[-1]
-    record = decode_record(last.offset, last.value, last.header_bytes)
+    record = last.record()
     assert (record.kind, record.sequence) == (Kind.SNAPSHOT, sequence)
     with pytest.raises(KeyError, match="no"):
         take_own_snapshot(job.log, state, check=_refuse)

@@ -25,7 +25,6 @@ from coordlog.projections.snapshots import SNAPSHOT_TYPE
 from coordlog.pruning import planned, prune
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot, SnapshotWanted
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
 from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
@@ -236,9 +235,7 @@ def pruned(options: PayloadOptions) -> MemoryLog:
     at = max(
         one.offset
         for one in again.log.records
-        if one.header
-        and not one.header.is_epoch_started
-        and decode_record(one.offset, one.value, one.header_bytes).kind is Kind.SNAPSHOT
+        if one.header and not one.header.is_epoch_started and one.record().kind is Kind.SNAPSHOT
     )
     again.log.remove_below(at)
     return again.log
@@ -365,7 +362,7 @@ def test_nothing_goes_where_that_snapshot_cannot_be_read(
         with pytest.raises(PayloadLostError):
             payload_use(log, store)
         return
-    record = decode_record(first.offset, first.value, first.header_bytes)
+    record = first.record()
     payload = record.payload or b""
     broken = MemoryLog("broken")
     for _ in range(first.offset):
@@ -382,7 +379,7 @@ def test_a_snapshot_that_makes_much_of_few_bytes_is_not_followed(
 ) -> None:
     log = pruned(options)
     first = log.records[0]
-    record = decode_record(first.offset, first.value, first.header_bytes)
+    record = first.record()
     held = SNAPSHOT_TYPE.decode(record.payload or b"")
     assert isinstance(held, JobSnapshot)
     bomb = replace(held, state=zlib.compress(bytes(50_000_000)), state_bytes=said)

@@ -165,7 +165,7 @@ def damaged(log: MemoryLog, offset: int) -> MemoryLog:
     """The log with another state in the snapshot that stands there."""
     copy = MemoryLog("damaged")
     for one in log.records:
-        record = decode_record(one.offset, one.value, one.header_bytes)
+        record = one.record()
         assert one.header is not None
         if one.offset == offset:
             value = SNAPSHOT_TYPE.decode(record.payload or b"")
@@ -191,7 +191,7 @@ def test_a_snapshot_that_is_whole_and_of_another_state_is_none_either() -> None:
     first = plan_prune(log.records, keep_checkpoints=1).begins_with
     assert first is not None
     for one in log.records:
-        record = decode_record(one.offset, one.value, one.header_bytes)
+        record = one.record()
         assert one.header is not None
         if one.offset == first.offset:
             state = state_of(record)
@@ -400,7 +400,7 @@ def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     log.delete_below(plan.begins_with.offset)
     assert store_named_in(iter(log.records)) == ""
     first = log.records[0]
-    record = decode_record(first.offset, first.value, first.header_bytes)
+    record = first.record()
     state = state_of(record)
     named = replace(state, launch=state.launch.set(STORE_ATTRIBUTE, "memory://there"))
     other = MemoryLog("named")
@@ -414,7 +414,7 @@ def test_a_reign_that_does_not_count_names_no_store() -> None:
     """A driver that lost the race for its epoch, say; or somebody who may append, and no more."""
     log = worked().log
     first = log.records[0]
-    reign = decode_record(first.offset, first.value, first.header_bytes)
+    reign = first.record()
     assert reign.kind is Kind.EPOCH_STARTED
 
     def named(url: str, epoch: int) -> UnstoredRecord:

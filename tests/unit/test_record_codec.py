@@ -12,6 +12,7 @@ from coordlog.errors import RecordError
 from coordlog.schemas.codec import (
     ENVELOPE_FINGERPRINT,
     Avro,
+    Plain,
     avro_fingerprint,
     decode_record,
     encode_record,
@@ -125,7 +126,8 @@ def test_a_header_says_what_its_record_says() -> None:
 def test_encoding_is_strict() -> None:
     avro = Avro('{"type":"record","name":"r","fields":[{"name":"n","type":"long"}]}')
     assert avro.decode(avro.encode({"n": 1})) == {"n": 1}
-    for value in ({}, {"n": 1, "m": 2}, {"n": "text"}):
+    wrong: list[dict[str, Plain]] = [{}, {"n": 1, "m": 2}, {"n": "text"}]
+    for value in wrong:
         with pytest.raises((ValueError, TypeError)):
             avro.encode(value)
 

@@ -34,7 +34,7 @@ from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.builtin import EventSkipped, JobSnapshot, KeepCheckpoint, SkipEvent
-from coordlog.schemas.codec import Avro, decode_record, encode_record
+from coordlog.schemas.codec import Avro, encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import address_in, addresses_among
@@ -64,10 +64,7 @@ def places(splits: Sequence[SplitRow]) -> Counter[SplitPlace]:
 
 
 def is_snapshot(one: StoredRecord) -> bool:
-    return (
-        one.header is not None
-        and decode_record(one.offset, one.value, one.header_bytes).kind is Kind.SNAPSHOT
-    )
+    return one.header is not None and one.record().kind is Kind.SNAPSHOT
 
 
 @pytest.mark.slow
@@ -268,7 +265,7 @@ def test_what_is_in_the_payload_store_is_said_to_be_absent_and_is_no_fault(
 
 
 def snapshot_in_place(one: StoredRecord) -> JobSnapshot:
-    record = decode_record(one.offset, one.value, one.header_bytes)
+    record = one.record()
     value = SNAPSHOT_TYPE.decode(record.payload or b"")
     assert isinstance(value, JobSnapshot)
     return value
@@ -423,7 +420,7 @@ def test_the_exported_file_has_no_bytes_of_paths_rows_reasons_or_hosts(
     data = path.read_bytes()
     for one in ExportedLog(path).read(0, log.high_watermark()):
         if is_snapshot(one):
-            held = snapshot_in(decode_record(one.offset, one.value, one.header_bytes))
+            held = snapshot_in(one.record())
             data += zlib.decompress(held.state)
     plain = b"".join(one.value or b"" for one in log.records)
     for word in (b"secretfolder", b".csv", b"killed by the test", b".parquet", HOST.encode()):

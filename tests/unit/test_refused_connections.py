@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing import HandDrivenJob, History, replay
 from quota import User, quota_chain
@@ -10,7 +9,7 @@ from quota import User, quota_chain
 
 def records(job: HandDrivenJob) -> list[Record]:
     stored = job.log.read(0, job.log.high_watermark())
-    return [decode_record(one.offset, one.value, one.header_bytes) for one in stored]
+    return [one.record() for one in stored]
 
 
 def told(job: HandDrivenJob) -> list[str | None]:

@@ -8,8 +8,8 @@ import pytest
 
 from coordlog.kernel.building import KernelConfig
 from coordlog.kernel.policy import backoff_s, failures_in_window, is_exhausted, local_backoff_s
-from coordlog.projections.evolving import evolve
 from coordlog.projections.state import JobState, Phase
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of

@@ -74,8 +74,7 @@ def snapshots_in(log: MemoryLog) -> list[int]:
     return [
         one.offset
         for one in log.records
-        if one.header is not None
-        and decode_record(one.offset, one.value, one.header_bytes).kind is Kind.SNAPSHOT
+        if one.header is not None and one.record().kind is Kind.SNAPSHOT
     ]
 
 
@@ -106,7 +105,7 @@ def rewritten(
     """A snapshot whose payload has been changed, in an envelope that is whole."""
 
     def made(one: StoredRecord) -> UnstoredRecord:
-        record = decode_record(one.offset, one.value, one.header_bytes)
+        record = one.record()
         value = SNAPSHOT_TYPE.decode(record.payload or b"")
         assert isinstance(value, JobSnapshot)
         assert one.header is not None
@@ -447,7 +446,7 @@ def test_a_snapshot_whose_envelope_is_damaged_is_refused_as_any_such_record_is()
     log = worked(job_of()).log
     newest = max(_chain(log))
     bad = changed(
-        log, {newest: lambda one: replace(to_stored(one), value=(one.value or b"")[:-30])}
+        log, {newest: lambda one: to_stored(one)._replace(value=(one.value or b"")[:-30])}
     )
     with pytest.raises(RecordError, match=f"offset {newest}"):
         restored(bad)
