@@ -133,6 +133,9 @@ class Rebuild:
         header = stored.header
         self.counting, verdict = count(self.counting, header)
         self.end_offset = stored.offset + 1
+        if verdict is Verdict.COMPLETES and not self._turn:  # as most are
+            self._apply(stored, header)
+            return
         if verdict.is_void:
             self.void_count += 1
             return

@@ -134,8 +134,7 @@ class JobProjection:
         if (
             record.kind not in _TYPED
             and record.operator_id not in self._operators
-            and not _is_skip(record)
-            and not _is_keep(record)
+            and not (record.kind is Kind.FACT and (_is_skip(record) or _is_keep(record)))
         ):
             return None
         if record.kind is Kind.CHECKPOINT_COMPLETED:
@@ -148,15 +147,15 @@ class JobProjection:
         return self.types.decode(payload_type, payload)
 
     def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
+        plain = _PLAIN.get(record.kind)
+        if plain is not None:
+            return plain(state, record)
         if record.kind is Kind.RESET_TO_CHECKPOINT:
             return self._reset(state, record)
         if value is not None and _is_skip(record):
             return skips.fold_skip(state, record, value)
         if value is not None and _is_keep(record):
             return keeps.fold_keep(state, value)
-        plain = _PLAIN.get(record.kind)
-        if plain is not None:
-            return plain(state, record)
         typed = _TYPED.get(record.kind)
         return state if typed is None else typed(state, record, value)
 

@@ -56,6 +56,11 @@ _KEY_PARTS: Final = {
     "key_attempt": "IF(get(parts, 1) = 'epoch', NULL, try_cast(get(parts, 2) AS INT))",
     "key_epoch": "IF(get(parts, 1) = 'epoch', try_cast(get(parts, 2) AS INT), NULL)",
 }
+# The first header of the name, as our own client takes it; no lambda, as Spark compiles no step that has one.
+_HEADER: Final = (
+    f"IF(get(headers, 0).key = '{HEADER_NAME}', get(headers, 0).value, "
+    f"get(headers.value, CAST(array_position(headers.key, '{HEADER_NAME}') AS INT) - 1))"
+)
 _OWN_COLUMNS: Final = ("offset", "counts", "void", "key", *_KEY_PARTS, "log_timestamp")
 _PAYLOAD: Final = ("record.kind", "record.payload_type", "record.payload")
 _OFFSETS_PER_TRIGGER: Final = 10_000
@@ -298,17 +303,13 @@ class _Source:
             if "kafka" not in str(error).lower() or "data source" not in str(error).lower():
                 raise
             raise _jars_missing("no Kafka source") from error
-        # The first header of the name, as our own client takes it.
-        first, found = f"get(headers, 0).key = '{HEADER_NAME}'", f"h -> h.key = '{HEADER_NAME}'"
-        header = F.expr(
-            f"IF({first}, get(headers, 0).value, get(filter(headers, {found}), 0).value)"
-        )
-        raw = loaded.select(
+        # One partition before anything else, so that what is worked out of a record is one step of the plan.
+        records = loaded if is_stream else loaded.coalesce(1)
+        return records.select(
             *("topic", "offset", "key", "value"),
-            header.alias("header"),
+            F.expr(_HEADER).alias("header"),
             F.col("timestamp").alias("log_timestamp"),
         )
-        return raw if is_stream else raw.coalesce(1)
 
 
 def _rows(raw: DataFrame, payloads: Mapping[str, PayloadWanted]) -> DataFrame:

@@ -1,7 +1,20 @@
-"""Sources that queries read, `spark.read.format("coordlog")`: the coordinator is in the session's own process."""
+"""Sources that queries read, `spark.read.format("coordlog")`: the coordinator is in the session's own process.
+
+The names below are loaded when they are first used: Spark's planners and tasks load this package, and need neither.
+"""
 
 from __future__ import annotations
 
-from .service import CoordinatedReads, coordinated
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .service import CoordinatedReads, coordinated
 
 __all__ = ["CoordinatedReads", "coordinated"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.service"), name)

@@ -33,7 +33,6 @@ from coordlog.schemas.reads import (
     ReadPlanned,
     ReadsSeen,
 )
-from coordlog.spark_integration.batches.frame_writer import frame_writer, stream_writer
 
 from .reading import ReadPartition, read_partition
 from .ticket import ServiceClient, Ticket
@@ -71,10 +70,14 @@ class CoordlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, Spark's signature
         """See `frame_writer`."""
+        from coordlog.spark_integration.batches.frame_writer import frame_writer  # noqa: PLC0415, planners of reads wait
+
         return frame_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
         """See `stream_writer`."""
+        from coordlog.spark_integration.batches.frame_writer import stream_writer  # noqa: PLC0415, as above
+
         return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _ticket(self) -> Ticket:
