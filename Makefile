@@ -37,7 +37,7 @@ setup-spark43:
 	@scripts/setup.sh --venv .venv-spark43 --pyspark 4.3.0
 
 test-spark43: setup-spark43 ## the tests of the Spark side on Spark 4.3.0, in an environment of its own
-	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker and not any_spark and not spark41" \
+	@$(SPARK43) -m pytest -m "spark and not kafka_source and not docker and not any_spark" \
 		-n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: setup ## every test there is; a skip is a failure (needs a Docker engine)

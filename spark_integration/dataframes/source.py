@@ -7,6 +7,7 @@ that owns the session, where the coordinator is.
 
 from __future__ import annotations
 
+import inspect
 import json
 import secrets
 from collections.abc import Iterator, Mapping
@@ -252,11 +253,18 @@ def _planned(
     ]
 
 
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Spark's own, with times in UTC: 4.1 has them so, 4.3 wants to be told."""
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")  # type: ignore[call-arg]
+    return to_arrow_schema(schema)
+
+
 def _rows(ticket: Ticket, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if partition is None:  # what Spark makes of no partitions
         return iter(())
     assert isinstance(partition, ReadPartition), "made by `partitions`"
-    return read_partition(ticket, partition, to_arrow_schema(_schema_of(ticket)))
+    return read_partition(ticket, partition, _arrow_schema(_schema_of(ticket)))
 
 
 def _schema_of(ticket: Ticket) -> StructType:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +25,11 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
 from coordlog.spark_integration.token import find_token
+from left_threads import left_threads
 
 from .kafka_session import shared_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FILES = 12
 ROWS = 50
@@ -42,11 +42,11 @@ def session() -> SparkSession:
     return shared_session()
 
 
-def in_a_jvm_of_its_own(test: str) -> None:
+def in_a_jvm_of_its_own(test: str, local: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     ran = subprocess.run(
         [*command, f"{__file__}::{test}"],
-        env={**os.environ, _OWN_JVM: "1"},
+        env={**os.environ, _OWN_JVM: "1", "SPARK_LOCAL_DIRS": str(local)},
         capture_output=True,
         text=True,
         timeout=2 * WAIT_S,
@@ -164,7 +164,7 @@ def test_a_batch_query_reads_every_row_once_and_the_log_says_by_whom(
         for split in one["finished"]  # type: ignore[attr-defined]
     ]
     assert set(finished) == {ROWS}
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("coordlog")]
+    assert left_threads() == []
 
 
 def test_nothing_that_spark_shows_has_the_token(session: SparkSession, folder: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_task_that_fails_reads_its_splits_again_and_no_row_is_lost_or_doubled(
 
 
 def losing_shuffle_files(
-    folders: list[str], mark: Path
+    folder: Path, mark: Path
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The first task that has read its shuffle input removes all that the map tasks have written."""
 
@@ -215,9 +215,8 @@ def losing_shuffle_files(
         read = list(batches)
         if not mark.exists():
             mark.touch()
-            for folder in folders:
-                for file in Path(folder).rglob("shuffle_*.data"):
-                    file.unlink(missing_ok=True)
+            for file in folder.rglob("shuffle_*.data"):
+                file.unlink(missing_ok=True)
         yield from read
 
     return work
@@ -229,16 +228,16 @@ def test_completed_tasks_that_run_again_read_exactly_what_they_had(
     """Reduce tasks that have ended keep rows of the first run: other splits would double and lose rows."""
     if _OWN_JVM not in os.environ:
         # What has lost its shuffle files in local mode counts as gone, and ends the JVM ten minutes later.
-        in_a_jvm_of_its_own("test_completed_tasks_that_run_again_read_exactly_what_they_had")
+        in_a_jvm_of_its_own(
+            "test_completed_tasks_that_run_again_read_exactly_what_they_had", tmp_path / "spark"
+        )
         return
     log = MemoryLog("reads")
-    manager = session.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager()  # type: ignore[union-attr]
-    folders = [str(one) for one in manager.diskBlockManager().localDirs()]
     adaptive = session.conf.get("spark.sql.adaptive.enabled")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         with service(session, FileSource(folder), log) as reads:
-            lose = losing_shuffle_files(folders, tmp_path / "lost")
+            lose = losing_shuffle_files(Path(os.environ["SPARK_LOCAL_DIRS"]), tmp_path / "lost")
             frame = reads.read().repartition(16, "i").mapInArrow(lose, "i long, s string")
             assert ids(frame) == each_once()
     finally:

@@ -22,7 +22,7 @@ from .kafka_session import shared_session
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 WAIT_S = 120.0
 

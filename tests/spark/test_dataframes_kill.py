@@ -25,7 +25,7 @@ __all__ = ["broker"]
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.spark41,
+    pytest.mark.any_spark,
     pytest.mark.kafka,
     pytest.mark.kill,
     pytest.mark.slow,

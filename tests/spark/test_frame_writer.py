@@ -26,7 +26,7 @@ from .test_exactly_once import lines_in, make_input
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LIMIT_S = 120
 

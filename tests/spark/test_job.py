@@ -31,6 +31,7 @@ from coordlog.restore import Restored
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.transform import TransformFunction
+from left_threads import left_threads
 
 from .kafka_session import shared_session
 
@@ -54,8 +55,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         text = "a,b\n" + "".join(f"{row},x{row}\n" for row in rows)
         (tmp_path / "in" / f"{number:03}.csv").write_text(text)
     yield tmp_path
-    left = [t.name for t in threading.enumerate() if t.name.startswith("coordlog")]
-    assert left == []
+    assert left_threads() == []
 
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,6 +27,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
+from left_threads import left_threads
 
 from .ingest_case import FILES, LIMIT_S, IngestCase
 from .ingest_case import ROWS as ROWS_OF_A_FILE
@@ -132,8 +133,7 @@ def test_each_format_becomes_the_same_rows(
         else:
             found = zip(table.column("i").to_pylist(), table.column("s").to_pylist(), strict=True)
             assert sorted(found) == ROWS, name
-    left = [t.name for t in threading.enumerate() if t.name.startswith("coordlog")]
-    assert left == []
+    assert left_threads() == []
 
 
 # --- a watch that is killed -----------------------------------------------------------------------

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split
 from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.stage import SparkStage, check_slots, endpoint_host
 from coordlog.spark_integration.token import Token
+from left_threads import left_threads
 
 from .stage_chain import CHAIN, Started
 
@@ -205,7 +205,7 @@ def driving(
     finally:
         script.stage.end()
         script.endpoint.stop()
-    assert [t.name for t in threading.enumerate() if t.name.startswith("coordlog")] == []
+    assert left_threads() == []
     tracker = spark.sparkContext.statusTracker()
     wait_for(lambda: not tracker.getActiveJobsIds(), "no job is left in Spark")
 
