@@ -464,7 +464,8 @@ class JobDriver:
         until = time.monotonic() + timeout_s
         self._record_stop(runtime, by, is_wanted=is_wanted, is_at_once=False)
         if is_wanted:
-            before = runtime.state.last_checkpoint
+            # One that was begun before may have been cut long before; it is taken where time runs out.
+            before, first = runtime.state.last_checkpoint, runtime.state.next_checkpoint_id
             while time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
                 state = runtime.state
                 if _is_committed(state, before):
@@ -472,11 +473,12 @@ class JobDriver:
                     released = self._released_state(runtime, until)
                     if released is not None and _is_committed(released, before):
                         self._stop_checkpoint = released.last_checkpoint
-                        break
+                        if released.last_checkpoint >= first:
+                            break
                 is_vacant = state.live_count + state.finished_count < state.parallelism
                 if is_vacant and not runtime.is_stage_running:
                     break  # nobody is there to ack a barrier, and no stage will be started
-                if not state.pending and state.last_checkpoint == before:
+                if not state.pending and state.last_checkpoint < first:
                     self.trigger_checkpoint()
         self._mailbox.end()
 

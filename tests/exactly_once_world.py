@@ -244,7 +244,7 @@ class World:
         self.job.release()
 
     def _work(self) -> None:
-        while self.job.works:
+        while self.job.works and not self.book.parked:  # more may have been parked since it was due
             self.job.works.popleft()()
         self.job.pump()
 

@@ -25,9 +25,9 @@ from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
 from coordlog.spark_integration.token import find_token
-from left_threads import left_threads
 
 from .kafka_session import shared_session
+from .left_threads import left_threads
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

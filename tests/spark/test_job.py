@@ -31,9 +31,9 @@ from coordlog.restore import Restored
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.transform import TransformFunction
-from left_threads import left_threads
 
 from .kafka_session import shared_session
+from .left_threads import left_threads
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -72,7 +72,7 @@ def slowly_until(go_on: Path) -> TransformFunction:
             while not go_on.exists():
                 assert time.monotonic() < deadline, "nobody says to go on"
                 time.sleep(0.02)
-            time.sleep(0.2)  # a checkpoint that is under way comes before the one of the stop
+            time.sleep(0.5)  # long enough for the stop and its checkpoint to come before the end
         return slowly(batch)
 
     return work
@@ -177,8 +177,8 @@ def test_a_job_that_was_stopped_goes_on_from_its_last_checkpoint(
     first = job_on(folder, log, transform=slowly_until(go_on), on_released=look)
     first.start(session)
     assert is_under_way.wait(WAIT_S)
+    go_on.touch()  # `stop` waits for a checkpoint, which none acks who waits
     first.stop(with_checkpoint=True)
-    go_on.touch()
     stopped = first.wait(WAIT_S)
     assert stopped is not None
     at_stop = committed(folder)

@@ -27,11 +27,11 @@ from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
-from left_threads import left_threads
 
 from .ingest_case import FILES, LIMIT_S, IngestCase
 from .ingest_case import ROWS as ROWS_OF_A_FILE
 from .kafka_session import shared_session
+from .left_threads import left_threads
 
 __all__ = ["broker"]
 

@@ -38,8 +38,8 @@ from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split
 from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.stage import SparkStage, check_slots, endpoint_host
 from coordlog.spark_integration.token import Token
-from left_threads import left_threads
 
+from .left_threads import left_threads
 from .stage_chain import CHAIN, Started
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
