@@ -10,6 +10,7 @@ from typing import Final
 
 from coordlog.chain import Chain
 from coordlog.claiming import former_logs
+from coordlog.coordinators.listing import listed_in_time
 from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
@@ -100,7 +101,7 @@ def look(
         is_new = state.epoch == -1
         elsewhere: tuple[str, ...] = ()
         if is_new and options.from_checkpoint is None:
-            parts.source.check()
+            listed_in_time(options.source, parts.source.check)
         else:
             check_identity(job_id, state, log.identity)
             elsewhere = _check_fits(job_id, state, chain, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import (
@@ -21,7 +21,15 @@ from coordlog.schemas.source_facts import ListingFailed
 
 from .enumerator import listing_pages
 
-__all__ = ["ListingContext", "ListingTries", "PatientListing", "listed_or_why_not"]
+__all__ = [
+    "ListingContext",
+    "ListingTries",
+    "PatientListing",
+    "listed_in_time",
+    "listed_or_why_not",
+]
+
+R = TypeVar("R")
 
 _US = 1_000_000
 _DOUBLINGS_MAX = 30
@@ -148,16 +156,25 @@ class PatientListing:
 
     def _first_page(self, work: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
         """On a worker; the other pages follow, a turn each. One that hangs is not tried again beside itself."""
-        try:
-            found = answered(lambda: listing_pages(work()), LISTING_CALL_S)
-        except NotAnsweredError as error:
-            raise SourceError(
-                f"source {self._context.operator_id!r}",
-                f"its listing has not come back within {LISTING_CALL_S:g} s",
-                "see that the place that it lists answers, then run the same command again",
-            ) from error
+        found = listed_in_time(self._context.operator_id, lambda: listing_pages(work()))
         self._pages = found
         return self._pages.popleft()
+
+
+def listed_in_time(source: str, work: Callable[[], R]) -> R:
+    """What `work` returns or raises, which asks a place that may never answer.
+
+    Raises:
+        SourceError: It has not come back within `LISTING_CALL_S`; it is left behind on its thread.
+    """
+    try:
+        return answered(work, LISTING_CALL_S)
+    except NotAnsweredError as error:
+        raise SourceError(
+            f"source {source!r}",
+            f"its listing has not come back within {LISTING_CALL_S:g} s",
+            "see that the place that it lists answers, then run the same command again",
+        ) from error
 
 
 def listed_or_why_not(work: Callable[[], Payload]) -> Payload:

@@ -94,6 +94,17 @@ def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     )
 
 
+def test_a_place_that_never_answers_ends_the_command_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`coordlog ingest` looks at a new job's source before it starts anything."""
+    answers = threading.Event()
+    monkeypatch.setattr(listing_module, "LISTING_CALL_S", 0.05)
+    with pytest.raises(SourceError, match=r"source '/mnt/in': its listing has not come back"):
+        listing_module.listed_in_time("/mnt/in", lambda: answers.wait(20))
+    answers.set()
+
+
 def test_a_listing_that_is_not_complete_fails_the_job() -> None:
     provider = SplitCoordinatorProvider(
         "source", discover=lambda: SplitsDiscovered(splits=[split("a")], is_complete=False)
