@@ -42,7 +42,14 @@ from .history_views import UNREADABLE, VIEWS, tables_of, tables_schema
 from .session import local_session
 from .verdicts import REASONS
 
-__all__ = ["create_views", "history", "history_session", "history_stream", "spark_jars"]
+__all__ = [
+    "CONSUMER_OPTIONS",
+    "create_views",
+    "history",
+    "history_session",
+    "history_stream",
+    "spark_jars",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +72,14 @@ _OWN_COLUMNS: Final = ("offset", "counts", "void", "key", *_KEY_PARTS, "log_time
 _PAYLOAD: Final = ("record.kind", "record.payload_type", "record.payload")
 _OFFSETS_PER_TRIGGER: Final = 10_000
 """A micro-batch is one Arrow value, below 2 GiB, in one worker's memory: records of 50 KB on average fit."""
+CONSUMER_OPTIONS: Final = {
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+    "kafka.fetch.max.wait.ms": "10",
+}
+"""Spark asks for the log's two ends after each poll, behind the fetch that is under way: with Kafka's
+defaults that is every 500 records, and half a second of waiting at the log's end."""
 _STATE_TASKS_MAX: Final = 16
 _JARS_OF: Final = "4.1."
 _BEGINNING: Final = ("startingoffsets", "startingtimestamp")
@@ -286,6 +301,7 @@ class _Source:
             "subscribe": topic_of(job_id, topic_prefix),
             "startingOffsets": "earliest",
             "includeHeaders": "true",
+            **CONSUMER_OPTIONS,
             **(security or Security()).spark_options(),
             **(kafka_options or {}),
         }
