@@ -424,7 +424,9 @@ def test_any_prefix_of_a_random_run_restores_and_comes_to_its_end(seed: int, dos
         for _ in range(120):
             machine.act()
         machine._release()
-        for end in chance.sample(range(machine.job.log.high_watermark() + 1), 8):
+        ends = range(machine.job.log.high_watermark() + 1)
+        # a run of few registrations leaves few records
+        for end in chance.sample(ends, min(8, len(ends))):
             job = HandDrivenJob(
                 machine.chain,
                 parallelism=machine.parallelism,
