@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coordlog.claiming import former_logs, said_of_former_logs
-from coordlog.errors import CommandError, LogUnavailableError, RecordError, RestoreError
+from coordlog.errors import (
+    CommandError,
+    LogUnavailableError,
+    PayloadLostError,
+    RecordError,
+    RestoreError,
+)
 from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
-from coordlog.log.copying import groups, to_append
+from coordlog.log.copying import groups, is_same, taken_by, to_append
 from coordlog.log.port import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.projections.snapshots import moved_snapshot
+from coordlog.own_reign import begin_reign, begun, check_known_types, read_records
+from coordlog.projections.snapshots import SnapshotUnusableError, moved_snapshot, state_of
 from coordlog.projections.stored_check import OpenPayload
 from coordlog.projections.verification import Verified, verify
-from coordlog.restore import Rebuild
+from coordlog.runtime import to_unstored
 from coordlog.schemas.codec import encode_record
 from coordlog.schemas.header import decode_header, encode_header
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
 
-_PLACEHOLDER = UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)
-"""Stands at offset 0, for a moment, before a history that begins with a `SNAPSHOT`."""
+_NOBODY: Final = "(none: a history is being copied here)"
+"""The driver of the reign that stands before a copy that is not whole; no driver's own id has such signs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +55,8 @@ def checked(
     *,
     open_payload: OpenPayload,
     on_progress: Callable[[int], None] | None = None,
-) -> tuple[Rebuild, Verified]:
-    """Read all of a history, check every hash, and fold it.
+) -> Verified:
+    """Read all of a history once, check every hash, and fold it.
 
     Args:
         source: An exported file, or a mirrored topic.
@@ -57,11 +65,21 @@ def checked(
         on_progress: Called with each offset.
 
     Raises:
-        RestoreError: Something in it does not hold, it is another job's, or it is empty.
+        RestoreError: Something in it does not hold, it is another job's or another version's, or it is empty.
+        RecordError: It begins with a `SNAPSHOT` that does not stand in it.
     """
     start, end = source.start_offset(), source.high_watermark()
+    begins, whole = _peeked(source.read(start, end))
+    if begins is not None and _is_guard(begins):
+        raise RestoreError(
+            job_id,
+            "the history",
+            "a copy that was cut off",
+            "to be whole",
+            "run `coordlog adopt` there again, or adopt what it was copied from",
+        )
     try:
-        found = verify(source.read(start, end), on_progress=on_progress, open_payload=open_payload)
+        found = verify(whole, on_progress=on_progress, open_payload=open_payload)
     except RecordError as error:
         raise RestoreError(
             job_id, "the history's beginning", f"at offset {start}", "not to be used", str(error)
@@ -76,16 +94,17 @@ def checked(
             "to be whole",
             "take another copy: `coordlog verify FILE` tells which is whole",
         )
-    made = read_records(source)
-    if made.state.epoch == -1:
+    begun(source)
+    if found.state.epoch == -1:
         raise RestoreError(
             job_id, "the history", "without a record that counts", "to be one", "take another copy"
         )
-    if made.state.job_id != job_id:
+    if found.state.job_id != job_id:
         raise RestoreError(
-            job_id, "job_id", made.state.job_id, job_id, "a history keeps the name of its job"
+            job_id, "job_id", found.state.job_id, job_id, "a history keeps the name of its job"
         )
-    return made, found
+    check_known_types(job_id, found.state, found.job_types)
+    return found
 
 
 def adopt(
@@ -159,13 +178,12 @@ def _adopted_before(source: Log, target: Log, job_id: str) -> Adopted | None:
     found = next(adopted, None)
     if found is None:
         return None
-    is_pruned = source.start_offset() > 0
-    moved = itertools.islice(_moved(source, is_pruned=is_pruned), start, None)
+    moved = itertools.islice(_moved(source, job_id), start, None)
     # One that is shorter than what was adopted is older, and has nothing that is not there.
     wanted, there = itertools.islice(moved, found.offset + 1 - start), target.read(start, end)
     count = 0
     for one, stored in zip(wanted, there, strict=False):
-        if stored.offset == found.offset or not _is_same(stored, one):
+        if stored.offset == found.offset or not is_same(stored, one):
             raise CommandError(
                 job_id,
                 f"it has been adopted at {target.identity.name} from another copy of its log, "
@@ -206,6 +224,7 @@ def copy_history(
 
     Raises:
         CommandError: Something else stands in the target.
+        FencedError: A driver has begun on it before the first record; nothing of the copy counts.
         LogUnavailableError: No progress within `log_timeout_s`.
         AppendRefusedError: The target does not take a record.
     """
@@ -214,7 +233,7 @@ def copy_history(
     reached, began, backoff_s = -1, patience.clock(), patience.backoff_s
     while True:
         start = target.start_offset()
-        wanted = itertools.islice(_moved(source, is_pruned=is_pruned), start, None)
+        wanted = itertools.islice(_moved(source, job_id), start, None)
         end = target.high_watermark()
         _compare(target, start, end, wanted, job_id)
         if end > reached:
@@ -224,7 +243,12 @@ def copy_history(
             break
         writer = target.writer()
         try:
-            _append(writer, itertools.chain([following], wanted), end, patience, on_progress)
+            records = itertools.chain([following], wanted)
+            is_ours = _append(writer, records, end, patience, on_progress)
+            if not is_ours and end == 0:
+                taken = taken_by(target, job_id, following)
+                if taken is not None:
+                    raise taken
         except LogUnavailableError:
             # What has arrived of it is compared, and the rest is sent again: what arrives later is told as a
             # difference, and the copy is begun anew by hand.
@@ -239,15 +263,74 @@ def copy_history(
     return target.high_watermark() - is_pruned
 
 
-def _moved(source: Log, *, is_pruned: bool) -> Iterator[UnstoredRecord]:
-    """The records as they stand in a log that has them from its first offset on."""
+def _moved(source: Log, job_id: str) -> Iterator[UnstoredRecord]:
+    """The records as they stand in a log that has them from its first offset on; `_guard` first where that is not 0."""
+    start, end = source.start_offset(), source.high_watermark()
+    is_pruned = start > 0
+    first, records = _peeked(source.read(start, end))
     if is_pruned:
-        yield _PLACEHOLDER
+        yield _guard(first, job_id)
     places: dict[int, int] = {}
-    for here, stored in enumerate(
-        source.read(source.start_offset(), source.high_watermark()), start=int(is_pruned)
-    ):
+    for here, stored in enumerate(records, start=int(is_pruned)):
         yield _at(stored, here, places)
+
+
+def _peeked(
+    records: Iterator[StoredRecord],
+) -> tuple[StoredRecord | None, Iterator[StoredRecord]]:
+    """The first of some records, and all of them."""
+    first = next(records, None)
+    return first, records if first is None else itertools.chain([first], records)
+
+
+def _guard(first: StoredRecord | None, job_id: str) -> UnstoredRecord:
+    """What stands at offset 0, until all is copied, before a history that begins with a `SNAPSHOT`.
+
+    A driver counts from the start of what it has read. One that has read the log while it was empty begins its reign
+    in epoch 0: anywhere in the copy, or behind it, until offset 0 is removed. So that epoch is taken there, as it is
+    where a history is whole. Afterwards its reading begins below the log's start, and it ends. One that reads the copy
+    before it is whole finds a reign at another cluster, and starts no job.
+
+    What counts in the copy is told by the `SNAPSHOT` once that is the first record. This one is made of that alone, so
+    that a copy can be gone on with.
+
+    Args:
+        first: The history's first record.
+        job_id: The job.
+    """
+    launch: Mapping[str, str] = {}
+    if first is not None:
+        with suppress(RecordError, SnapshotUnusableError, PayloadLostError):
+            launch = state_of(first.record()).launch
+    return to_unstored(
+        Record(
+            epoch=0,
+            driver_id=_NOBODY,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=0 if first is None else first.timestamp_ms * 1000,
+            job_id=job_id,
+            attributes={
+                "cluster_id": launch.get("cluster_id", ""),
+                "topic_id": launch.get("topic_id", ""),
+                "endpoint": "",
+                "mode": "streaming",
+                "operators": "[]",
+                "parallelism": "0",
+            },
+        ),
+        snapshot_offset=-1,
+    )
+
+
+def _is_guard(first: StoredRecord) -> bool:
+    header = first.header
+    if header is None or not header.is_epoch_started:
+        return False
+    try:
+        return first.record(header).driver_id == _NOBODY
+    except RecordError:
+        return False
 
 
 def _at(stored: StoredRecord, here: int, places: dict[int, int]) -> UnstoredRecord:
@@ -285,7 +368,7 @@ def _compare(
 ) -> None:
     for stored in target.read(start, end):
         one = next(wanted, None)
-        if one is None or not _is_same(stored, one):
+        if one is None or not is_same(stored, one):
             raise CommandError(
                 job_id,
                 f"{target.identity.name} has something else at offset {stored.offset} than this history",
@@ -294,23 +377,20 @@ def _compare(
             )
 
 
-def _is_same(stored: StoredRecord, one: UnstoredRecord) -> bool:
-    there = to_append(stored)
-    key, value, header = one.key, one.value, one.header
-    is_alike = (there.key, there.value, there.header) == (key, value, header)
-    return is_alike and stored.timestamp_ms == one.timestamp_us // 1000
-
-
 def _append(
     writer: LogWriter,
     records: Iterator[UnstoredRecord],
     first: int,
     patience: Patience,
     on_progress: Callable[[int, int], None] | None,
-) -> None:
+) -> bool:
+    """Whether each record stands where it is to; nothing is sent behind one that does not."""
     done = first
     for group in groups(records):
         offsets = writer.append(group, timeout_s=patience.append_timeout_s)
+        if list(offsets) != list(range(done, done + len(group))):
+            return False
         done += len(group)
         if on_progress is not None:
             on_progress(done, max(offsets) + 1)
+    return True

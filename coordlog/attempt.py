@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
-from coordlog.causes import OUT_OF_SPACE, chain_of_causes, is_out_of_space
+from coordlog.causes import chain_of_causes, final_of
 from coordlog.chain import Chain
 from coordlog.errors import ClosedError, FencedAttemptError, UsageError
 from coordlog.limits import REASON_CHARS_MAX
@@ -370,7 +370,7 @@ class AttemptRunner:
             reason=_told(error)[-REASON_CHARS_MAX:],
             split_id=place.split_id,
             event_id=place.event_id,
-            final=OUT_OF_SPACE if is_out_of_space(error) else "",
+            final=final_of(error),
         )
         try:
             self._outbox(message)

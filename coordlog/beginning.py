@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
 from coordlog.limits import APPEND_TIMEOUT_S, WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
-from coordlog.log.copying import groups, to_append
+from coordlog.log.copying import groups, taken_by, to_append
 from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log
 from coordlog.own_reign import begin_reign, read_job, read_records
+from coordlog.payload_cleaning import addressed_in
 from coordlog.projections.audit import audit_records
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import addresses_among
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -85,7 +85,8 @@ def begin_from(
         payload_store: The other job's; the new one's is beside it. None: it has none.
 
     Raises:
-        CommandError: The new job's log is not empty.
+        CommandError: The new job's log is not empty, or something else is appended to it meanwhile.
+        FencedError: A driver of the new job was first; nothing of the copy counts.
         LogError: A log, or the payload store.
     """
     there = log.high_watermark()
@@ -97,7 +98,7 @@ def begin_from(
         )
     if payload_store is not None:
         _copy_payloads(other, beginning.end_offset, payload_store, job_id)
-    _copy(other, log, beginning.end_offset, on_progress)
+    _copy(other, log, beginning.end_offset, job_id, on_progress)
     begin_reign(
         log,
         read_records(log),
@@ -150,16 +151,26 @@ def _end_of(other: Log, other_id: str, number: int) -> int:
     )
 
 
-def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None] | None) -> None:
-    """Each record as it is, at its own offset."""
+def _copy(
+    other: Log, log: Log, end: int, job_id: str, on_progress: Callable[[int, int], None] | None
+) -> None:
+    """Each record as it is, at its own offset.
+
+    Raises:
+        CommandError: Something else stands in the midst of it.
+        FencedError: A driver of the new job has begun before its first record; nothing of the copy counts.
+    """
     writer = log.writer()
     copied = 0
     try:
         for group in groups(map(to_append, other.read(0, end))):
             offsets = writer.append(group, timeout_s=APPEND_TIMEOUT_S)
             for offset in offsets:
-                if offset != copied:
+                if offset < copied:
                     raise OffsetGapError(log.identity.name, copied, offset)
+                if offset > copied:
+                    taken = taken_by(log, job_id, group[0]) if copied == 0 else None
+                    raise taken or _disturbed(log, job_id, copied)
                 copied += 1
             if on_progress is not None:
                 on_progress(copied, end)
@@ -167,12 +178,20 @@ def _copy(other: Log, log: Log, end: int, on_progress: Callable[[int, int], None
         writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
 
 
+def _disturbed(log: Log, job_id: str, offset: int) -> CommandError:
+    return CommandError(
+        job_id,
+        f"something else was appended to {log.identity.name} at offset {offset}, while it was copied",
+        f"see that nobody else starts the job, `coordlog delete {job_id}`, and begin again",
+    )
+
+
 def _copy_payloads(other: Log, end: int, theirs: PayloadStore, job_id: str) -> None:
     """Before the records that address them; what is not there is not there in the new job either."""
     ours = PayloadStore(theirs.url, job_id)
     there = {one.path for one in theirs.listed()}
     for stored in other.read(0, end):
-        for address in addresses_among(stored.value or b""):
+        for address in addressed_in(stored):
             if address.path in there:
                 there.discard(address.path)
                 with suppress(PayloadLostError):  # a restore that needs it refuses by its name

@@ -48,7 +48,6 @@ from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.schemas.stored import LIMIT_ATTRIBUTE, STORE_ATTRIBUTE
 
 __all__ = ["DriverOptions", "JobDriver", "JobResult", "JobStatus", "Surroundings"]
 
@@ -345,7 +344,7 @@ class JobDriver:
                         "allow_non_restored_state": ",".join(options.allow_non_restored_state),
                         **going_back_to(options.from_checkpoint),
                         **said_of_former_logs(former_logs(made.state.launch)),
-                        **_said_of(options.payloads),
+                        **options.payloads.attributes,
                         **limits_of(config),
                         **options.versions,
                     },
@@ -472,8 +471,8 @@ class JobDriver:
                     # That may be in the middle of a turn, or not in the log yet.
                     released = self._released_state(runtime, until)
                     if released is not None and _is_committed(released, before):
-                        self._stop_checkpoint = released.last_checkpoint
-                        if released.last_checkpoint >= first:
+                        self._stop_checkpoint = before = released.last_checkpoint
+                        if before >= first:
                             break
                 is_vacant = state.live_count + state.finished_count < state.parallelism
                 if is_vacant and not runtime.is_stage_running:
@@ -544,16 +543,6 @@ class JobDriver:
             _log.warning("job=%s nothing is swept: %s", self._options.job_id, error)
             return False
         return counting.epoch == appender.epoch
-
-
-def _said_of(payloads: PayloadOptions) -> dict[str, str]:
-    """Where later readers look for large payloads unless they are told."""
-    if payloads.store is None:
-        return {}
-    return {
-        STORE_ATTRIBUTE: payloads.store.url,
-        LIMIT_ATTRIBUTE: str(payloads.limit_bytes),
-    }
 
 
 def _is_committed(state: JobState, before: int) -> bool:

@@ -41,6 +41,7 @@ One tree, a leaf for each decision that a caller takes::
     ├── SourceError                an input that cannot be read
     │   └── SourceUnavailableError   it, or what is before it, does not let itself be read now
     ├── SinkError                  a destination that cannot be written, or is not ours
+    │   ├── JobMovedError            the job was adopted, and goes on there with another log
     │   └── OutOfSpaceError          no space is left there
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
     └── EnvironmentSetupError      Java, jars, a broker, slots: what this machine lacks
@@ -67,6 +68,7 @@ __all__ = [
     "FencedError",
     "GatewayFullError",
     "JobFailedError",
+    "JobMovedError",
     "KeepError",
     "LogError",
     "LogUnavailableError",
@@ -542,6 +544,10 @@ class SinkError(CoordlogError):
         return f"{self.where}: {self.problem}; {self.next_step}"
 
 
+class JobMovedError(SinkError):
+    """A job was adopted while its driver lived, and goes on at the destination with another log."""
+
+
 class OutOfSpaceError(SinkError):
     """A destination has no space left, or less than is kept free there; more of it mends that."""
 
@@ -551,7 +557,7 @@ class JobFailedError(CoordlogError):
 
     Attributes:
         where: Which attempt failed last, and the split that it read; empty where it was none.
-        final: Why no restart was tried, "out of space" for one; empty where the restart policy was used up.
+        final: Why no restart was tried, "out of space" or "moved" for two; empty where the restart policy was used up.
     """
 
     def __init__(

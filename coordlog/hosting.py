@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
-from coordlog.causes import OUT_OF_SPACE, is_out_of_space
+from coordlog.causes import final_of
 from coordlog.coordinator import (
     Ack,
     CommittableOf,
@@ -477,7 +477,7 @@ class CoordinatorHost:
         except Exception as error:
             callback, subtask = _describe(call)
             event = call.event if isinstance(call, CallEvent) else None
-            final = OUT_OF_SPACE if is_out_of_space(error) else ""
+            final = final_of(error)
             raise CallFailure(operator_id, callback, subtask, error, event, final) from error
         finally:
             self._inside, self._calling = None, None

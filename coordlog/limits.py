@@ -78,6 +78,10 @@ SNAPSHOT_CHEAP_BYTES: Final = 500_000
 SNAPSHOT_STATE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A job's encoded state before it is compressed: bounds what a damaged snapshot can make a reader take."""
 
+SNAPSHOT_PART_BYTES: Final = 16 * 1024
+"""The state of a projection above this goes to the payload store, where a snapshot that must stand in the log does not
+fit a record: those of forty operators that are smaller fit with the rest."""
+
 SNAPSHOT_NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
 """The ids of splits in a snapshot, unpacked: two million of them, and a bound for what a damaged one can do."""
 

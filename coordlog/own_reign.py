@@ -7,12 +7,12 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib import metadata
 
 from coordlog.branching import GOING_BACK
-from coordlog.errors import CommandError, PayloadLostError, RecordError
+from coordlog.errors import CommandError, PayloadLostError, RecordError, RestoreError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
@@ -27,7 +27,7 @@ from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.snapshots import FoundSnapshot, SnapshotSearch
 
-__all__ = ["append_fact", "begin_reign", "read_job", "read_records"]
+__all__ = ["append_fact", "begin_reign", "begun", "check_known_types", "read_job", "read_records"]
 
 _TYPES = PayloadTypes(BUILTIN_PAYLOADS)
 
@@ -59,6 +59,17 @@ def read_records(log: Log) -> Rebuild:
             with a `SNAPSHOT`, or with one that is damaged.
         LogError: The log.
     """
+    made = begun(log)
+    made.catch_up(log, log.high_watermark())
+    return made
+
+
+def begun(log: Log) -> Rebuild:
+    """The same before any record is folded: of a pruned log the state in its first.
+
+    Raises:
+        RecordError, LogError: As `read_records`, of the log's first record.
+    """
     made = Rebuild(JobProjection(_TYPES, {}), _TYPES, frozenset())
     start, end = log.start_offset(), log.high_watermark()
     if 0 < start < end:
@@ -71,8 +82,31 @@ def read_records(log: Log) -> Rebuild:
             raise RecordError(first.offset, record.kind.value, str(error)) from error
         found = FoundSnapshot(offset=first.offset, counting=counting, decoded=decoded)
         made.begin_at(SnapshotSearch(found=found))
-    made.catch_up(log, end)
     return made
+
+
+def check_known_types(job_id: str, state: JobState, used: Collection[str]) -> None:
+    """Refuse a history that holds for the job itself what only another version of coordlog can read (clause E9).
+
+    Args:
+        job_id: The job.
+        state: At the history's end, with every type that it has registered.
+        used: Types of the payloads that are of no operator.
+
+    Raises:
+        RestoreError: It names the first type, with both schemas.
+    """
+    for key, there in sorted_items(state.types):
+        is_known = key in _TYPES
+        here = f"{_TYPES.by_key(key).fingerprint:016x}" if is_known else "none"
+        if here != there and (is_known or key in used):
+            raise RestoreError(
+                job_id,
+                f"the schema of {key}",
+                there,
+                here,
+                "use the version of coordlog that wrote it, or a newer one",
+            )
 
 
 def append_fact(

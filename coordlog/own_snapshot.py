@@ -15,9 +15,11 @@ from coordlog.coordinators.commits import COMMITS
 from coordlog.coordinators.splits import SPLIT_PAYLOADS
 from coordlog.errors import CommandError
 from coordlog.kernel.building import KernelConfig, StepBuilder
-from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.log.appender import Patience
+from coordlog.log.payload_store import PayloadStore
 from coordlog.log.port import Log, StoredRecord
+from coordlog.payload_cleaning import addressed_in
+from coordlog.payloads import AttemptPayloads, PayloadOptions
 from coordlog.projections.audit import counting_at
 from coordlog.projections.job import JobProjection
 from coordlog.projections.operator_projection import OperatorProjection
@@ -37,7 +39,13 @@ from coordlog.schemas.builtin import BUILTIN_PAYLOADS
 from coordlog.schemas.counting import count
 from coordlog.schemas.payload import PayloadTypes, open_inline
 from coordlog.schemas.record import Kind, Record
-from coordlog.snapshots import FoundSnapshot, SnapshotSearch
+from coordlog.schemas.stored import STORE_ATTRIBUTE, owner_of
+from coordlog.snapshots import (
+    FoundSnapshot,
+    SnapshotMisfitError,
+    SnapshotSearch,
+    standing_snapshot,
+)
 
 from .own_reign import begin_reign
 
@@ -50,7 +58,11 @@ _OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
     f"{one.name}@{one.version}": one for one in (SPLITS, COMMITS)
 }
 _TYPES: Final = (*BUILTIN_PAYLOADS, *SPLIT_PAYLOADS)
-_ENVELOPE_BYTES: Final = 2_048
+_REIGN_BYTES: Final = 1_024
+"""What the reign that takes a snapshot may add to it, compressed, beside the name of the store."""
+_ANY_DRIVER: Final = 16 * "0"
+"""As long as another's id."""
+_NOTHING: Final = "there is no way to prune it as it is; a log is readable whatever its length"
 
 
 def why_no_own_snapshot(state: JobState) -> str | None:
@@ -69,28 +81,31 @@ def take_own_snapshot(
     state: JobState,
     *,
     open_payload: Callable[[bytes], bytes] = open_inline,
+    store: PayloadStore | None = None,
     check: Callable[[JobState], None],
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> int:
     """Fold all of the log, begin a reign, and append a `SNAPSHOT` of what it comes to; its sequence.
 
-    The caller has seen that no driver lives.
+    The caller has seen that no driver lives. Where it does not fit a record, what coordinators remember goes to the
+    store, and the reign names that.
 
     Args:
         log: The job's.
         state: At its end, without projections: by `read_job`. `why_no_own_snapshot` has nothing against it.
         open_payload: Gives what a record holds, or addresses.
+        store: The job's payload store; None: it has none.
         check: Asked again, of what the log says once this reign has begun: raises where that is another job.
         patience: Default: the limits, and the machine's clock.
         now_us: The time, microseconds since 1970, UTC.
 
     Raises:
-        CommandError: The state is too large for a record, or its log cannot be begun with; nothing was appended,
-            an `EPOCH_STARTED` apart.
+        CommandError: The state is too large for a record, its log cannot be begun with, or its history names another
+            store than the one that a part of it would go to; nothing was appended.
         RecordError: A record that counts cannot be read or applied.
         FencedError: Another driver was first.
-        LogError: The log.
+        LogError: The log, or the store.
     """
     projection = JobProjection(
         PayloadTypes(_TYPES, open_payload), _projections(state), is_partial=True
@@ -98,18 +113,29 @@ def take_own_snapshot(
     made = Rebuild(projection, projection.types, frozenset())
     uses = _Uses(state)
     _fold(log, made, uses, open_payload)
+    is_apart = _goes_apart(made, SnapshotCodec(projection, types=uses.declared(made.state)), store)
+    kept_in = store if is_apart else None
+    if kept_in is not None:
+        _check_named(log, made.state, kept_in)
     records: list[Record] = []
 
     def of(after: JobState) -> list[Record]:
         check(after)
-        records.extend(
-            _records(
-                after, projection, uses, made.checkpoint_offset, max(now_us(), after.timestamp_us)
-            )
+        config = KernelConfig(
+            projection=projection,
+            operators=after.operators,
+            is_batch=after.is_batch,
+            keeps_finished_splits=False,
         )
+        now = max(now_us(), after.timestamp_us)
+        step = StepBuilder(config=config, state=after, now_us=now)
+        records.extend(_records(step, uses, made.checkpoint_offset, kept_in))
         return records
 
-    begin_reign(log, made, of, command=COMMAND, patience=patience, now_us=now_us)
+    attributes = None if kept_in is None else {STORE_ATTRIBUTE: kept_in.url}
+    begin_reign(
+        log, made, of, command=COMMAND, attributes=attributes, patience=patience, now_us=now_us
+    )
     return records[-1].sequence or 0
 
 
@@ -166,7 +192,7 @@ def _begin_at(
     try:
         held = state_of(record, open_payload)
         codec = SnapshotCodec(made.projection, types=dict(sorted_items(held.types)))
-        decoded = codec.decode(snapshot_in(record, open_payload))
+        decoded = codec.decode(snapshot_in(record, open_payload), open_payload)
         uses.begin(held, undeclared_in(record, open_payload))
     except SnapshotUnusableError as error:
         raise CommandError(
@@ -179,36 +205,74 @@ def _begin_at(
     )
 
 
-def _records(
-    state: JobState,
-    projection: JobProjection,
-    uses: _Uses,
-    checkpoint_offset: int | None,
-    now_us: int,
-) -> list[Record]:
-    """The snapshot, a turn of its own, its type before it where that is new."""
-    config = KernelConfig(
-        projection=projection,
-        operators=state.operators,
-        is_batch=state.is_batch,
-        keeps_finished_splits=False,
-    )
-    step = StepBuilder(config=config, state=state, now_us=now_us)
-    if SNAPSHOT_TYPE.key not in state.types:
-        step.register(SNAPSHOT_TYPE.key)
-    codec = SnapshotCodec(projection, types=uses.declared(step.state))
+def _goes_apart(made: Rebuild, codec: SnapshotCodec, store: PayloadStore | None) -> bool:
+    """Whether a snapshot of it does not fit a record, so that a part of it goes to the store.
+
+    Raises:
+        CommandError: It fits neither way, also with what the reign that takes it adds.
+    """
+    state = made.state
+    place = "" if store is None else store.url
     try:
-        made = codec.encode(step.state, checkpoint_offset=checkpoint_offset)
-        payload, problem = SNAPSHOT_TYPE.encode(made), ""
+        trial = standing_snapshot(
+            codec,
+            state,
+            checkpoint_offset=made.checkpoint_offset,
+            owner="" if store is None else owner_of(state.epoch + 1, _ANY_DRIVER),
+            spare_bytes=_REIGN_BYTES + len(place.encode()),
+        )
+    except SnapshotMisfitError as error:
+        raise _no_place(state, error.problem, error.next_step or _NOTHING) from error
     except SnapshotTooLargeError as error:
-        payload, problem = b"", str(error)
-    if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
-        problem = f"its state has {len(payload)} bytes, and a record holds {RECORD_BYTES_MAX}"
-    if problem:
+        raise _no_place(state, str(error), _NOTHING) from error
+    return bool(trial.parts)
+
+
+def _check_named(log: Log, state: JobState, store: PayloadStore) -> None:
+    """Refuse a store that is not the history's: a restart looks into one, and the state may address both.
+
+    One that nothing is addressed in is only a name: what could not be written there, or never was.
+    """
+    named = state.launch.get(STORE_ATTRIBUTE, "")
+    if named in ("", store.url):
+        return
+    stored = log.read(log.start_offset(), log.high_watermark())
+    if any(True for one in stored for _ in addressed_in(one)):
         raise CommandError(
             state.job_id,
-            f"no snapshot of it can stand in the log: {problem}",
-            "nothing was removed",
+            f"its history names the payload store {named}, and what its coordinators remember would go to "
+            f"{store.url}: a restart looks into one of them alone; nothing was appended",
+            f"give --payload-store {named}; where its payloads have been moved, run the job with "
+            f"--payload-store {store.url} once, so that its history names that",
         )
-    step.add(Kind.SNAPSHOT, payload_type=SNAPSHOT_TYPE.key, payload=payload)
+
+
+def _records(
+    step: StepBuilder,
+    uses: _Uses,
+    checkpoint_offset: int | None,
+    store: PayloadStore | None,
+) -> list[Record]:
+    """The snapshot, a turn of its own, its type before it where that is new; what goes to the store is there then."""
+    if SNAPSHOT_TYPE.key not in step.state.types:
+        step.register(SNAPSHOT_TYPE.key)
+    state = step.state
+    codec = SnapshotCodec(step.config.projection, types=uses.declared(state))
+    owner = "" if store is None else owner_of(state.epoch, state.driver_id)
+    try:
+        made = standing_snapshot(codec, state, checkpoint_offset=checkpoint_offset, owner=owner)
+    except (SnapshotMisfitError, SnapshotTooLargeError) as error:  # it did fit before this reign
+        raise _no_place(state, str(error), "try again") from error
+    kept = AttemptPayloads(PayloadOptions(store=store), state.epoch, state.driver_id)
+    for part in made.parts:
+        kept.store(part)
+    step.add(Kind.SNAPSHOT, payload_type=SNAPSHOT_TYPE.key, payload=made.payload)
     return list(step.records)
+
+
+def _no_place(state: JobState, problem: str, next_step: str) -> CommandError:
+    return CommandError(
+        state.job_id,
+        f"no snapshot of it can stand in the log, and nothing was removed: {problem}",
+        next_step,
+    )

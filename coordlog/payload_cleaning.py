@@ -22,6 +22,7 @@ from coordlog.log.payload_store import KeptPayload, PayloadStore, is_draft, is_p
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.projections.audit import counting_at
 from coordlog.projections.snapshots import (
+    SNAPSHOT_TYPE,
     SnapshotUnusableError,
     snapshot_in,
     state_bytes_in,
@@ -29,12 +30,19 @@ from coordlog.projections.snapshots import (
 )
 from coordlog.schemas.counting import Counting, Verdict, judge
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE, addresses_among, opened, owner_of
+from coordlog.schemas.stored import (
+    STORE_ATTRIBUTE,
+    PayloadAddress,
+    addresses_among,
+    opened,
+    owner_of,
+)
 
 __all__ = [
     "FileUse",
     "PayloadUse",
     "StoredFile",
+    "addressed_in",
     "clean",
     "clean_former",
     "payload_use",
@@ -47,6 +55,7 @@ _NO_EPOCH = 1 << 62
 _ADOPTED = "adopted_topic_id"
 """Of the reign that records an adoption: those before it were written to another log."""
 
+_SNAPSHOT = SNAPSHOT_TYPE.key.encode()
 _ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
 
 
@@ -104,7 +113,8 @@ def payload_use(
         log: The job's.
         store: The job's.
         begins_with: The offset of a snapshot, with which the log is about to begin: what only records below address
-            counts as addressed by nothing. Their reigns are known all the same.
+            counts as addressed by nothing. Their reigns are known all the same, and that what they address is this
+            log's, of the reign in which it begins now too.
         on_progress: Called with each offset.
 
     Raises:
@@ -151,6 +161,18 @@ def store_named_in(records: Iterator[StoredRecord]) -> str:
     return named
 
 
+def addressed_in(stored: StoredRecord) -> Iterator[PayloadAddress]:
+    """All that may be addresses in a record; in what a `SNAPSHOT` holds too, which is compressed."""
+    value = stored.value or b""
+    yield from addresses_among(value)
+    if _SNAPSHOT not in value:  # quicker than to decode each record
+        return
+    with suppress(RecordError, SnapshotUnusableError, PayloadLostError):
+        record = stored.record()
+        if record.kind is Kind.SNAPSHOT:
+            yield from addresses_among(state_bytes_in(snapshot_in(record)))
+
+
 def _named_in(first: StoredRecord) -> str:
     """What the snapshot says with which a pruned log begins."""
     try:
@@ -173,6 +195,8 @@ class _Reading:
         self.copy_of = ""
         self._begun_in = ""
         """The folder of the reign in which a pruned log begins: records that are gone may address what it kept."""
+        self._let_go: set[str] = set()
+        """What records address that are about to go, its first snapshot among them."""
         self._in_force = -1
         self._last: StoredRecord | None = None
 
@@ -195,9 +219,8 @@ class _Reading:
                 continue
             self._last = stored
             if stored.offset == begins_with:
-                self.addressed.clear()
-                self.addressed.update(self._in_snapshot(stored))
-            self.addressed.update(one.path for one in addresses_among(stored.value or b""))
+                self._let_go, self.addressed = self.addressed, set(self._in_snapshot(stored))
+            self.addressed.update(one.path for one in addressed_in(stored))
             if judged.verdict is Verdict.EPOCH:
                 record = stored.record()
                 self._know(record, record.attributes)
@@ -261,7 +284,8 @@ class _Reading:
             return FileUse.UNKNOWN
         if epoch < self._in_force or self._is_over:
             # An archive may hold what addressed it: what a prune has removed this log cannot tell.
-            return FileUse.UNKNOWN if one.owner == self._begun_in else FileUse.LEFT_OVER
+            is_archived = one.owner == self._begun_in and one.path not in self._let_go
+            return FileUse.UNKNOWN if is_archived else FileUse.LEFT_OVER
         return FileUse.IN_FORCE
 
 
@@ -297,7 +321,7 @@ def clean_former(
     for stored in log.read(start, end_offset):
         if is_over():
             return 0
-        addressed.update(one.path for one in addresses_among(stored.value or b""))
+        addressed.update(one.path for one in addressed_in(stored))
         header = stored.header
         if header is not None and header.is_epoch_started and header.epoch < epoch:
             with suppress(RecordError, ValueError):

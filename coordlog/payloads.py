@@ -28,7 +28,14 @@ from coordlog.limits import (
 )
 from coordlog.log.payload_store import PayloadStore
 from coordlog.schemas.payload import open_inline
-from coordlog.schemas.stored import PayloadAddress, inline, opened, owner_of
+from coordlog.schemas.stored import (
+    LIMIT_ATTRIBUTE,
+    STORE_ATTRIBUTE,
+    PayloadAddress,
+    inline,
+    opened,
+    owner_of,
+)
 
 __all__ = [
     "NO_STORE",
@@ -59,6 +66,13 @@ class PayloadOptions:
     """None: there is no such place, and what is too large is refused."""
     limit_bytes: int = PAYLOAD_BYTES_MAX
     """A payload above this goes to the store."""
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Of `EPOCH_STARTED`: where later readers look for large payloads unless they are told."""
+        if self.store is None:
+            return {}
+        return {STORE_ATTRIBUTE: self.store.url, LIMIT_ATTRIBUTE: str(self.limit_bytes)}
 
     def is_kept(self, payload_type: str | None, size_bytes: int) -> bool:
         """Whether a payload goes to the store; without a type: a state."""
@@ -237,6 +251,11 @@ class DriverPayloads:
         self._owner = "" if self._options.store is None else owner_of(epoch, driver_id)
 
     @property
+    def owner(self) -> str:
+        """The folder of what it keeps; empty where there is no store."""
+        return self._owner
+
+    @property
     def is_full(self) -> bool:
         """Whether so much waits for the store that nothing more should be made."""
         return self._waiting_bytes > PAYLOADS_WAITING_BYTES_MAX
@@ -255,8 +274,11 @@ class DriverPayloads:
             TooLargeError: There is no place for it.
         """
         held = self._options.held_inline(what, payload_type, data, inline_max)
-        if held is not None:
-            return held
+        return self.hold(data) if held is None else held
+
+    def hold(self, data: bytes) -> bytes:
+        """The address of a payload that goes to the store, whatever its size; there is one."""
+        assert self._options.store is not None, "the caller has looked"
         address = PayloadAddress.of(data, self._owner)
         with self._lock:
             count, _ = self._held.get(address.path, (0, b""))

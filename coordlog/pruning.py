@@ -18,6 +18,7 @@ from coordlog.log.port import Log, PrunableLog, StoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
 from coordlog.restore import check_identity
+from coordlog.schemas.payload import open_inline
 
 __all__ = ["planned", "prune"]
 
@@ -66,7 +67,13 @@ def planned(
     return plan
 
 
-def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> SnapshotPlace:
+def prune(
+    log: PrunableLog,
+    job_id: str,
+    plan: PrunePlan,
+    archive: Path,
+    open_payload: Callable[[bytes], bytes] = open_inline,
+) -> SnapshotPlace:
     """Archive what goes, remove it, and look at what the log begins with then.
 
     Args:
@@ -74,8 +81,10 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
         job_id: The job.
         plan: By `planned`: with something to remove.
         archive: A file that is not there yet, or that an earlier call has left, cut off before it removed anything.
+        open_payload: Gives what the snapshot holds, or addresses: the log is begun with none of which a part is lost.
 
     Raises:
+        PayloadLostError, PayloadStoreError: A part is lost, or cannot be looked at; nothing was removed.
         FileExistsError: It is there, and is not what would be written.
         SourceError: What was archived cannot be read back; nothing was removed.
         CommandError: What the log begins with is not what it should; it has been checked before, so that somebody has
@@ -84,6 +93,8 @@ def prune(log: PrunableLog, job_id: str, plan: PrunePlan, archive: Path) -> Snap
     """
     target = plan.begins_with
     assert target is not None, "there is something to remove"
+    for address in target.kept_apart:
+        open_payload(address)
     if not archive.exists():
         write_exported(log, job_id, archive, to_offset=target.offset)
     elif not _is_archived(log, job_id, archive, target.offset):

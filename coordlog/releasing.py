@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from coordlog.causes import OUT_OF_SPACE, is_out_of_space
+from coordlog.causes import final_of
 from coordlog.chain import Chain
 from coordlog.cleaning import cleaning_of
 from coordlog.errors import SinkError, TooLargeError
@@ -287,7 +287,7 @@ class Releasing:
                 key, encoded = encoded_within_limit(self._types, outcome)
         except Exception as error:  # noqa: BLE001, it is recorded and tried again
             key, encoded, failure = None, None, f"{type(error).__name__}: {error}"
-            final = OUT_OF_SPACE if is_out_of_space(error) else ""
+            final = final_of(error)
         return CommitSettled(
             sequence=effect.sequence,
             payload_type=key,

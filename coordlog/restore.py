@@ -13,6 +13,7 @@ from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.log.protocol import Place
 from coordlog.operators_fit import check_operators, describe_operators
+from coordlog.payload_cleaning import store_named_in
 from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SnapshotCodec
@@ -290,6 +291,9 @@ def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:
             "to be folded from there",
             f"retention has removed history: {advice}",
         )
+    if start in search.lost:
+        said = store_named_in(log.read(start, log.high_watermark()))
+        advice = f"see that it can be had from the payload store: the history names {said!r}; or {advice}"
     return RestoreError(
         name,
         f"the snapshot at offset {start}, with which the log begins,",

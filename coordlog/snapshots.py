@@ -26,6 +26,7 @@ from coordlog.limits import (
     SNAPSHOT_BYTES_PER_RECORD,
     SNAPSHOT_CHAIN_MAX,
     SNAPSHOT_CHEAP_BYTES,
+    SNAPSHOT_PART_BYTES,
 )
 from coordlog.log.port import Log, StoredRecord
 from coordlog.payloads import DriverPayloads
@@ -37,28 +38,40 @@ from coordlog.projections.snapshots import (
     SnapshotUnusableError,
     snapshot_in,
 )
-from coordlog.projections.state import JobState
-from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
+from coordlog.projections.state import JobState, sorted_items
+from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
 from coordlog.schemas.counting import Counting
 from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import PayloadAddress, inline
 
 __all__ = [
     "NO_SNAPSHOT",
     "FoundSnapshot",
     "NewestSnapshot",
+    "SnapshotMisfitError",
     "SnapshotSearch",
     "SnapshotTaker",
+    "StandingSnapshot",
     "find_snapshot",
     "first_snapshot",
     "snapshot_answer",
+    "standing_snapshot",
 ]
 
 _log = logging.getLogger(__name__)
 
+_NAME_A_STORE = (
+    "name a folder for large payloads with payload_store (--payload-store): what coordinators "
+    "remember goes there"
+)
+_LET_GO = "let kept checkpoints go (`coordlog checkpoint JOB --release NAME`)"
+_REMEMBER_LESS = "give the subtasks less to remember"
 _WANTED = payload_type_of(SnapshotWanted).key
 _TAILS = (64, 4_096)
 """Records at a log's end that are looked at for one with a header of ours: others may stand behind it."""
+_NO_OWNER = "0-" + 16 * "0"
+"""As long as another: to see whether a store would help."""
 _ENVELOPE_BYTES = 2_048
 """Of a record, what its payload leaves to key, header and the other fields."""
 
@@ -170,8 +183,8 @@ class SnapshotTaker:
             return None
         self._sequence = state.next_sequence
         try:
-            made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
-        except SnapshotTooLargeError as error:
+            payload, state_bytes = self._standing(state) if is_asked else self._any(state)
+        except (SnapshotTooLargeError, SnapshotMisfitError) as error:
             self._put_off(state, str(error))
             return None
         except Exception as error:  # noqa: BLE001, a user's codec: the job goes on without
@@ -179,21 +192,30 @@ class SnapshotTaker:
             self._every = None
             self.why_not = f"its state cannot be encoded: {type(error).__name__}: {error}"
             return None
-        is_kept = not is_asked and self._payloads.options.is_kept(None, len(made.state))
-        if is_kept:
-            # Bounded by what an encoded state may have, far below what the store takes.
-            made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))
-        payload = SNAPSHOT_TYPE.encode(made)
-        if len(payload) + _ENVELOPE_BYTES > RECORD_BYTES_MAX:
-            self._put_off(
-                state,
-                f"the state has {made.state_bytes} bytes, compressed {len(payload)}, and a record holds "
-                f"{RECORD_BYTES_MAX}",
-            )
-            return None
-        large = max(0, made.state_bytes - SNAPSHOT_CHEAP_BYTES)
+        large = max(0, state_bytes - SNAPSHOT_CHEAP_BYTES)
         self._wait = max(self._every or 0, large // SNAPSHOT_BYTES_PER_RECORD)
         return payload
+
+    def _any(self, state: JobState) -> tuple[bytes, int]:
+        """The payload, and how long the encoded state is."""
+        made = self._codec.encode(state, checkpoint_offset=self._checkpoint_offset)
+        if self._payloads.options.is_kept(None, len(made.state)):
+            # Bounded by what an encoded state may have, far below what the store takes.
+            made = replace(made, state=self._payloads.seal("a snapshot", None, made.state))
+        has_store = self._payloads.options.store is not None
+        step = _lesser(state) if has_store else _NAME_A_STORE
+        return _fitting(made, "the state", step), made.state_bytes
+
+    def _standing(self, state: JobState) -> tuple[bytes, int]:
+        made = standing_snapshot(
+            self._codec,
+            state,
+            checkpoint_offset=self._checkpoint_offset,
+            owner=self._payloads.owner,
+        )
+        for part in made.parts:
+            self._payloads.hold(part)
+        return made.payload, made.state_bytes
 
     def _put_off(self, state: JobState, why: str) -> None:
         """Say why there is none now; the next one is tried after twice as many records."""
@@ -209,6 +231,109 @@ class SnapshotTaker:
             max(0, self.offset),
             self._wait,
         )
+
+
+class SnapshotMisfitError(ValueError):
+    """A snapshot that does not fit into a record."""
+
+    def __init__(
+        self, what: str, state_bytes: int, payload_bytes: int, rest_bytes: int, next_step: str
+    ) -> None:
+        super().__init__(what, state_bytes, payload_bytes, rest_bytes, next_step)
+        self.what, self.state_bytes = what, state_bytes
+        self.payload_bytes, self.rest_bytes = payload_bytes, rest_bytes
+        self.next_step = next_step
+        """Empty where there is none."""
+
+    @property
+    def problem(self) -> str:
+        """Without what to do."""
+        return (
+            f"{self.what} has {self.state_bytes} bytes; compressed {self.payload_bytes} and "
+            f"{self.rest_bytes} for the rest of its record are "
+            f"{self.payload_bytes + self.rest_bytes}, and a record holds {RECORD_BYTES_MAX}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.next_step}" if self.next_step else self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingSnapshot:
+    """One with which a log may begin. Its parts must be stored before it is appended."""
+
+    payload: bytes
+    state_bytes: int
+    """How long the encoded state is, its parts included."""
+    parts: tuple[bytes, ...] = ()
+    """What it addresses in the payload store; none where all of it stands in the log."""
+
+
+def standing_snapshot(
+    codec: SnapshotCodec,
+    state: JobState,
+    *,
+    checkpoint_offset: int | None,
+    owner: str,
+    spare_bytes: int = 0,
+) -> StandingSnapshot:
+    """A snapshot with which a log may begin; does no I/O.
+
+    All of it stands in the log, where that fits; else what coordinators remember goes to the payload store, which
+    nobody needs but the job's own driver.
+
+    Args:
+        codec: The job's.
+        state: Its state.
+        checkpoint_offset: Of the newest `CHECKPOINT_COMPLETED` before it.
+        owner: The folder for its parts in the payload store; empty where there is no store.
+        spare_bytes: Bytes of the record that must stay free.
+
+    Raises:
+        SnapshotMisfitError: It does not fit.
+        SnapshotTooLargeError: It, or a part of it, is larger than what is read again.
+    """
+    made = codec.encode(state, checkpoint_offset=checkpoint_offset)
+    misfit: SnapshotMisfitError
+    try:
+        payload = _fitting(made, "the state", _NAME_A_STORE, spare_bytes)
+        return StandingSnapshot(payload=payload, state_bytes=made.state_bytes)
+    except SnapshotMisfitError as error:
+        misfit = error
+    parts: list[bytes] = []
+
+    def seal(data: bytes) -> bytes:
+        if len(data) <= SNAPSHOT_PART_BYTES:
+            return inline(data)
+        parts.append(data)
+        return PayloadAddress.of(data, owner or _NO_OWNER).encode()
+
+    apart = codec.encode(state, checkpoint_offset=checkpoint_offset, seal=seal)
+    what = "the state without what coordinators remember" if parts else "the state"
+    payload = _fitting(apart, what, _lesser(state), spare_bytes)
+    if not owner:
+        raise misfit
+    return StandingSnapshot(payload=payload, state_bytes=made.state_bytes, parts=tuple(parts))
+
+
+def _lesser(state: JobState) -> str:
+    """What could make the part of a state shorter that must stand in the log; empty for nothing."""
+    steps = [_LET_GO] if state.kept else []
+    if any(
+        one.state
+        for _, checkpoint in sorted_items(state.completed)
+        for _, states in sorted_items(checkpoint.states)
+        for one in states
+    ):
+        steps.append(_REMEMBER_LESS)
+    return ", or ".join(steps)
+
+
+def _fitting(made: JobSnapshot, what: str, next_step: str, spare_bytes: int = 0) -> bytes:
+    payload, rest = SNAPSHOT_TYPE.encode(made), _ENVELOPE_BYTES + spare_bytes
+    if len(payload) + rest > RECORD_BYTES_MAX:
+        raise SnapshotMisfitError(what, made.state_bytes, len(payload), rest, next_step)
+    return payload
 
 
 def snapshot_answer(
@@ -250,6 +375,8 @@ class SnapshotSearch:
     found: FoundSnapshot | None = None
     passed_over: dict[int, str] = field(default_factory=dict)
     """By offset, newest first: why a snapshot on the way is no place to start."""
+    lost: set[int] = field(default_factory=set)
+    """Of these offsets, those at which a payload is addressed that cannot be had."""
     others: set[int] = field(default_factory=set)
     """Of these offsets, those at which another record stands."""
 
@@ -335,7 +462,10 @@ def _try(
     except _OtherRecordError as error:
         search.passed_over[offset] = str(error)
         search.others.add(offset)
-    except (RecordError, SnapshotUnusableError, PayloadLostError, PayloadStoreError) as error:
+    except (PayloadLostError, PayloadStoreError) as error:
+        search.passed_over[offset] = str(error)
+        search.lost.add(offset)
+    except (RecordError, SnapshotUnusableError) as error:
         search.passed_over[offset] = str(error)
     return stored.header.snapshot_offset
 
@@ -356,7 +486,7 @@ def _found(
     record = stored.record(header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
         raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
-    decoded = codec.decode(snapshot_in(record, open_payload))
+    decoded = codec.decode(snapshot_in(record, open_payload), open_payload)
     state = decoded.state
     there, here = (
         (record.job_id, record.epoch, record.sequence),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from coordlog.spark_integration import KafkaLog, ParquetSink, exactly_once, local_session
+from coordlog.spark_integration import ParquetSink, exactly_once, local_session
 
 
 def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:
@@ -21,12 +21,12 @@ def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:
 
 def main(folder: Path, bootstrap_servers: str = "127.0.0.1:9092") -> None:
     """Run the stream over all that is there."""
-    log = KafkaLog.for_job("words", bootstrap_servers)
-    log.create()
     spark = local_session(2)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
     sink = ParquetSink(folder / "out")
-    with exactly_once(long_words, job="words", log=log, sink=sink) as write:
+    with exactly_once(
+        long_words, job="words", bootstrap_servers=bootstrap_servers, sink=sink
+    ) as write:
         query = (
             lines.load(str(folder / "in"))
             .writeStream.foreachBatch(write)

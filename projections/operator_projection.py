@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, cast
 
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
@@ -16,7 +16,6 @@ In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 
 
-@runtime_checkable
 class StateCodec(Protocol[S]):
     """States of one projection to bytes and back: equal states have equal bytes, and `decode(encode(s)) == s`."""
 
@@ -93,3 +92,18 @@ class OperatorProjection(Generic[S]):
     the job has no snapshots, and each restore folds its log from the start."""
     survives_resets: bool = False
     """The state is of what has been done outside, such as batches that are committed: no reset undoes that."""
+
+    @property
+    def own_codec(self) -> StateCodec[S] | None:
+        """The codec, where it encodes each state by itself."""
+        return None if self._is_sharing else cast("StateCodec[S] | None", self.codec)
+
+    @property
+    def sharing_codec(self) -> SharingCodec[S] | None:
+        """The codec, where states share what they have in common."""
+        return cast("SharingCodec[S]", self.codec) if self._is_sharing else None
+
+    @property
+    def _is_sharing(self) -> bool:
+        # A protocol's `isinstance` takes a hundred times as long.
+        return hasattr(self.codec, "writer")

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.stored import address_in
 
 from .audit import AuditRecord, Stored, audit_records
 from .plain_fold import PlainFold, record_of
-from .snapshots import SnapshotUnusableError, state_of
+from .snapshots import SnapshotUnusableError, state_and_kept_apart
 from .state import JobState, sorted_values
 from .unfit import Applying
 
@@ -43,6 +44,8 @@ class SnapshotPlace:
     records_below: int
     why_not: str | None = None
     """Why nothing can begin with it; None where it can."""
+    kept_apart: tuple[bytes, ...] = ()
+    """Addresses: of what stands in the payload store, and only the job's own driver needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +185,12 @@ class _Fold:
         """Its state must be the fold's there: what it is not, no log may begin with."""
         why_not = None
         try:
-            held = state_of(record)
+            held, apart = state_and_kept_apart(record)
+            why_not = _strange(apart)
         except (SnapshotUnusableError, PayloadLostError) as error:
             if not self._plain.is_begun:
                 raise RecordError(one.offset, record.kind.value, str(error)) from error
-            held, why_not = self.state, str(error)
+            held, apart, why_not = self.state, (), str(error)
         if not self._plain.is_begun:
             self._plain.begin_with(held)
         elif held != self.state:
@@ -200,6 +204,7 @@ class _Fold:
                 bytes_below=self.byte_count,
                 records_below=self.record_count,
                 why_not=why_not,
+                kept_apart=apart,
             )
         )
 
@@ -209,3 +214,13 @@ class _Fold:
         return checkpoint_id in snapshot.completed or (
             completed_at is not None and completed_at > snapshot.offset
         )
+
+
+def _strange(apart: Iterable[bytes]) -> str | None:
+    """Why one of these is no address, damaged or of a newer version; None where each is."""
+    try:
+        for data in apart:
+            address_in(data)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -22,13 +22,12 @@ from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import address_in, plain
+from coordlog.schemas.stored import address_in, is_stored, plain
 
 from .audit import Stored
 from .skips import digest_of
 from .snapshots import SNAPSHOT_TYPE, SnapshotUnusableError, redacted_snapshot, state_of
 from .state import JobState, sorted_items
-from .stored_check import is_stored
 
 __all__ = ["Redacted", "Redaction"]
 

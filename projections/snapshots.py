@@ -23,9 +23,10 @@ from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.evolving import evolve
 from coordlog.schemas.payload import open_inline, payload_type_of
 from coordlog.schemas.record import Record
+from coordlog.schemas.stored import content_length, inline, is_stored
 
 from .job import JobProjection
-from .operator_projection import OperatorProjection, SharingCodec, StateCodec
+from .operator_projection import OperatorProjection, SharingCodec
 from .state import Cut, JobState, sorted_items
 from .state_codec import DerivedCodec
 
@@ -42,6 +43,7 @@ __all__ = [
     "redacted_snapshot",
     "schemas_of",
     "snapshot_in",
+    "state_and_kept_apart",
     "state_bytes_in",
     "state_of",
     "undeclared_in",
@@ -92,6 +94,7 @@ class _ProjectionState:
 
     operator_id: str
     state: bytes
+    """Itself, or its address in the payload store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,20 +147,32 @@ class SnapshotCodec:
         )
         """The operators whose projections cannot be encoded: with any, there are no snapshots."""
         self._sharing: Mapping[str, SharingCodec[Any]] = {
-            operator_id: one.codec
+            operator_id: one.sharing_codec
             for operator_id, one in projection.operators.items()
-            if one.codec is not None and not isinstance(one.codec, StateCodec)
+            if one.sharing_codec is not None
         }
 
-    def encode(self, state: JobState, *, checkpoint_offset: int | None = None) -> JobSnapshot:
+    def encode(
+        self,
+        state: JobState,
+        *,
+        checkpoint_offset: int | None = None,
+        seal: Callable[[bytes], bytes] = inline,
+    ) -> JobSnapshot:
         """A snapshot of `state`.
+
+        Args:
+            state: The job's.
+            checkpoint_offset: Of the newest `CHECKPOINT_COMPLETED` before it.
+            seal: Gives what stands in it for a projection's state: the state, or an address. Who folds without the
+                job's projections needs none of these.
 
         Raises:
             SnapshotTooLargeError: It, or a part of it, is larger than what is read again.
             ValueError: A projection's codec does not give back what it was given. What such a codec
-                raises itself.
+                raises itself. What `seal` raises.
         """
-        data = self._encoded(state, checkpoint_offset)
+        data = self._encoded(state, checkpoint_offset, seal)
         if len(data) > SNAPSHOT_STATE_BYTES_MAX:
             raise SnapshotTooLargeError("the state", len(data), SNAPSHOT_STATE_BYTES_MAX)
         return _snapshot_of(data)
@@ -168,22 +183,31 @@ class SnapshotCodec:
         Raises:
             ValueError: As `encode`.
         """
-        return hashlib.sha256(self._encoded(state, None, is_plain=True)).hexdigest()
+        return hashlib.sha256(self._encoded(state, None, inline, is_plain=True)).hexdigest()
 
     def _encoded(
-        self, state: JobState, checkpoint_offset: int | None, *, is_plain: bool = False
+        self,
+        state: JobState,
+        checkpoint_offset: int | None,
+        seal: Callable[[bytes], bytes],
+        *,
+        is_plain: bool = False,
     ) -> bytes:
         assert not self.without_codec, "every projection has a codec"
         table = _Table(self._projection, self._sharing, is_plain=is_plain)
         placed = _with_projections(state, table.place)
         table.end()
+        states_bytes = sum(len(one.state) for one in table.states)
+        if states_bytes > SNAPSHOT_STATE_BYTES_MAX and not is_plain:
+            raise SnapshotTooLargeError("the state", states_bytes, SNAPSHOT_STATE_BYTES_MAX)
+        sealed = [replace(one, state=seal(one.state)) for one in table.states]
         undeclared = [key for key, _ in sorted_items(state.types) if key not in self._types]
         return _BODY.encode(
             _Body(
                 checkpoint_offset=checkpoint_offset,
                 undeclared_types=tuple(undeclared),
                 projections=tuple(self._refs()),
-                projection_states=tuple(table.states),
+                projection_states=tuple(sealed),
                 job_state=placed,
             )
         )
@@ -199,16 +223,19 @@ class SnapshotCodec:
             for operator_id, one in self._projection.operators.items()
         ]
 
-    def decode(self, snapshot: JobSnapshot) -> DecodedSnapshot:
+    def decode(
+        self, snapshot: JobSnapshot, open_payload: Callable[[bytes], bytes] = open_inline
+    ) -> DecodedSnapshot:
         """The state in a snapshot, as this job would have folded it.
 
         Raises:
             SnapshotUnusableError: It is damaged, of another version, or another job's.
+            PayloadLostError, PayloadStoreError: A projection's state in it stands outside the log, and cannot be had.
         """
         body = _body_of(snapshot)
         self._check_projections(body)
         self._check_types(body)
-        states = self._states_in(body)
+        states = self._states_in(body, open_payload)
         here = self._projection.operators
 
         def state_at(operator_id: str, place: object) -> object:
@@ -226,26 +253,29 @@ class SnapshotCodec:
             checkpoint_offset=body.checkpoint_offset,
         )
 
-    def _states_in(self, body: _Body) -> list[object]:
+    def _states_in(self, body: _Body, open_payload: Callable[[bytes], bytes]) -> list[object]:
         """By their places; None for those of an operator that the job does not have any more."""
         held = body.projection_states
+        states_bytes = sum(content_length(one.state) for one in held)
+        if states_bytes > SNAPSHOT_STATE_BYTES_MAX:
+            raise SnapshotUnusableError(f"it says that its states have {states_bytes} bytes")
         last = {one.operator_id: number for number, one in enumerate(held)}
         states: list[object] = [None] * len(held)
         for operator_id, end in last.items():
             projection = self._projection.operators.get(operator_id)
             if projection is None or projection.codec is None:
                 continue
-            codec = projection.codec
+            sharing, own = projection.sharing_codec, projection.own_codec
+            read: Callable[[bytes], object]
             try:
-                is_shared = not isinstance(codec, StateCodec)
-                read: Callable[[bytes], object] = (
-                    codec.decode
-                    if isinstance(codec, StateCodec)
-                    else codec.reader(held[end].state).state
-                )
-                for number in range(end if is_shared else end + 1):
+                if sharing is not None:
+                    read = sharing.reader(open_payload(held[end].state)).state
+                else:
+                    assert own is not None, "it is the one or the other"
+                    read = own.decode
+                for number in range(end if sharing is not None else end + 1):
                     if held[number].operator_id == operator_id:
-                        states[number] = read(held[number].state)
+                        states[number] = read(open_payload(held[number].state))
             except ValueError as error:
                 raise SnapshotUnusableError(
                     f"the state of operator {operator_id!r} in it cannot be read: {error}"
@@ -331,14 +361,11 @@ class _Table:
         writer = self._writers.get(operator_id)
         if writer is not None:
             return writer.own(state)
-        codec = projection.codec
-        if isinstance(
-            codec, DerivedCodec
-        ):  # it looks itself whether it gives back what it was given
-            return codec.encode(state)
-        assert isinstance(codec, StateCodec), "every projection has a codec"
+        codec = projection.own_codec
+        assert codec is not None, "every projection has a codec"
         data = codec.encode(state)
-        if codec.decode(data) != state:
+        # A derived one looks itself whether it gives back what it was given.
+        if not isinstance(codec, DerivedCodec) and codec.decode(data) != state:
             raise ValueError(
                 f"the codec of projection {projection.name}@{projection.version} of operator "
                 f"{operator_id!r} does not give back the state that it was given"
@@ -385,9 +412,24 @@ def state_of(record: Record, open_payload: Callable[[bytes], bytes] = open_inlin
         SnapshotUnusableError: It is damaged, or of another version.
         PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
-    state = _body_of(snapshot_in(record, open_payload)).job_state
+    return state_and_kept_apart(record, open_payload)[0]
+
+
+def state_and_kept_apart(
+    record: Record, open_payload: Callable[[bytes], bytes] = open_inline
+) -> tuple[JobState, tuple[bytes, ...]]:
+    """The same, and what stands in it for those states of projections that are kept in the payload store.
+
+    These are addresses, or begin like one.
+
+    Raises:
+        SnapshotUnusableError, PayloadLostError, PayloadStoreError: As `state_of`.
+    """
+    body = _body_of(snapshot_in(record, open_payload))
+    state, held = body.job_state, body.projection_states
     opening = None if state.opening is None else Map[str, object]()
-    return evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
+    plain = evolve(_with_projections(state, _no_projection), projections=Map(), opening=opening)
+    return plain, tuple(one.state for one in held if is_stored(one.state))
 
 
 def undeclared_in(
@@ -441,7 +483,7 @@ def snapshot_in(
     """What a `SNAPSHOT` holds, or addresses.
 
     Raises:
-        SnapshotUnusableError: It is damaged, or of another version.
+        SnapshotUnusableError: It, or the address of its state, is damaged, or of another version.
         PayloadLostError, PayloadStoreError: It stands outside the log, and cannot be had.
     """
     if record.payload_type != SNAPSHOT_TYPE.key:
@@ -453,7 +495,11 @@ def snapshot_in(
     except (ValueError, TypeError) as error:
         raise SnapshotUnusableError(f"it is damaged: {error}") from error
     assert isinstance(snapshot, JobSnapshot), "it is of that type"
-    return replace(snapshot, state=open_payload(snapshot.state))
+    try:
+        state = open_payload(snapshot.state)
+    except ValueError as error:  # what stands there begins like an address, and is none
+        raise SnapshotUnusableError(f"its state cannot be looked for: {error}") from error
+    return replace(snapshot, state=state)
 
 
 def schemas_of(snapshot: JobSnapshot) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from coordlog.errors import PayloadLostError
@@ -13,7 +13,7 @@ from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, address_in,
 from .audit import AuditRecord
 from .state import JobState
 
-__all__ = ["OpenPayload", "StoredCheck", "is_stored", "no_store"]
+__all__ = ["OpenPayload", "StoredCheck", "no_store"]
 
 OpenPayload = Callable[[PayloadAddress, str], bytes]
 """An address, and the store that the history names, to the content."""
@@ -25,14 +25,6 @@ _OWN: Final = "coordlog."
 def no_store(address: PayloadAddress, _said: str) -> bytes:
     """For who has no store: raises PayloadLostError."""
     return open_inline(address.encode())
-
-
-def is_stored(data: bytes) -> bool:
-    """Whether it is an address, or begins like one, which `StoredCheck` looks at."""
-    try:
-        return address_in(data) is not None
-    except ValueError:
-        return True
 
 
 class StoredCheck:
@@ -52,7 +44,12 @@ class StoredCheck:
     def faults(self, state: JobState, one: AuditRecord, record: Record) -> Iterator[str]:
         """What is wrong with the stored payloads that a record addresses; `state` names the store."""
         own = one.fields if (record.payload_type or "").startswith(_OWN) else None
-        for data in (*_bytes_in(own), *([] if record.payload is None else [record.payload])):
+        there = () if record.payload is None else (record.payload,)
+        yield from self.faults_in((*_bytes_in(own), *there), state)
+
+    def faults_in(self, there: Iterable[bytes], state: JobState) -> Iterator[str]:
+        """What is wrong with those of these that are addresses."""
+        for data in there:
             try:
                 address = address_in(data)
                 if address is not None:

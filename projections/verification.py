@@ -11,13 +11,14 @@ from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint
 from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.record import Kind, Record, record_key
+from coordlog.schemas.stored import is_stored
 
 from .audit import AuditRecord, Stored, audit_records
 from .invariants import faults_of
 from .plain_fold import PlainFold
-from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_of
+from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_and_kept_apart
 from .state import CompletedCheckpoint, JobState
-from .stored_check import OpenPayload, StoredCheck, is_stored, no_store
+from .stored_check import OpenPayload, StoredCheck, no_store
 from .unfit import Applying
 
 __all__ = ["Fault", "Verified", "verify"]
@@ -63,6 +64,10 @@ class Verified:
     """The first ones."""
     is_whole: bool = True
     """The log was read to its end: a record that cannot be applied ends the reading."""
+    state: JobState = field(default_factory=JobState)
+    """What the fold came to there, without coordinators' projections."""
+    job_types: set[str] = field(default_factory=set)
+    """Types of the payloads of no operator: readers of the history look into these."""
 
     def found(self, offset: int, what: str) -> None:
         """One more fault."""
@@ -122,6 +127,7 @@ def verify(
             made.found(
                 began, f"it was written to the log of {name} {there}, and this one has {here}"
             )
+    made.state = fold.state
     made.stored_count, made.stored_bytes = check.count, check.size_bytes
     made.absent_count = check.absent_count
     return made
@@ -165,7 +171,7 @@ def _snapshot(
 ) -> tuple[JobState, tuple[str, ...]]:
     """The state before it, which is its own where a log begins with it; and what is wrong with it."""
     try:
-        held = state_of(record, check.opener(state))
+        held, apart = state_and_kept_apart(record, check.opener(state))
     except SnapshotVersionError:
         return state, ()
     except PayloadLostError:
@@ -175,7 +181,8 @@ def _snapshot(
     if made.record_count == 1:
         state = held
     made.snapshot_count += 1
-    return state, () if held == state else ("the snapshot's state is not the fold's there",)
+    faults = () if held == state else ("the snapshot's state is not the fold's there",)
+    return state, (*faults, *check.faults_in(apart, held))
 
 
 def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator[str]:
@@ -200,6 +207,8 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
             yield f"the schema of {record.payload_type} has another fingerprint than {said}"
     elif record.payload is not None and record.payload_type is not None:  # else a coordinator's own
         made.payload_count += 1
+        if record.operator_id is None:
+            made.job_types.add(record.payload_type)
         if one.fields is None and not is_stored(record.payload):
             yield (
                 f"its payload of {len(record.payload)} bytes is no {record.payload_type} by the "

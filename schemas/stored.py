@@ -30,6 +30,7 @@ __all__ = [
     "content_length",
     "inline",
     "is_path",
+    "is_stored",
     "opened",
     "owner_of",
     "plain",
@@ -49,6 +50,8 @@ _OWNER: Final = r"[0-9]{1,10}-[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 _ADDRESS: Final = re.compile(
     rf"coordlog-payload:1:(?P<length>[0-9]{{1,18}}):(?P<owner>{_OWNER})/(?P<sha256>[0-9a-f]{{64}})".encode()
 )
+_ADDRESS_LIKE: Final = re.compile(_ADDRESS.pattern.replace(b":1:", b":[0-9]+:", 1))
+"""Of a later version too, as long as it is made alike."""
 _PATH: Final = re.compile(rf"(?P<owner>{_OWNER})/(?P<sha256>[0-9a-f]{{64}})")
 
 
@@ -116,6 +119,11 @@ def address_in(data: bytes | None) -> PayloadAddress | None:
     return _address(found)
 
 
+def is_stored(data: bytes) -> bool:
+    """Whether an address stands here, or what begins like one: no payload."""
+    return data.startswith(ADDRESS_MARK) and not data.startswith(INLINE_MARK)
+
+
 def plain(data: bytes) -> bytes:
     """The payload that a record itself holds, without its mark; an address is left as it is."""
     return data.removeprefix(INLINE_MARK)
@@ -142,7 +150,7 @@ def content_length(data: bytes | None) -> int:
 
 def addresses_among(data: bytes) -> Iterator[PayloadAddress]:
     """All that may be addresses in any bytes: for cleaning, to which one too many does no harm."""
-    for found in _ADDRESS.finditer(data):
+    for found in _ADDRESS_LIKE.finditer(data):
         yield _address(found)
 
 

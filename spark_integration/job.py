@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -28,6 +27,7 @@ from coordlog.limits import (
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
+from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
 from coordlog.requests import Answer
 from coordlog.restore import Restored
@@ -46,7 +46,7 @@ from .transform import TransformFunction, transform_spec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Job", "Operators", "check_job_id"]
+__all__ = ["Job", "Operators"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,6 @@ _STATUS_BASE = 128
 
 _LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0.0}
 """Of durations, where it is not one second."""
-
-_JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
 
 @runtime_checkable
@@ -355,17 +353,6 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
         since = "the start" if last == NO_CHECKPOINT else f"checkpoint {last}"
         what = f"stopped without a checkpoint: what was read since {since} is read again"
     return f"job {result.job_id} {what}; run it again to go on"
-
-
-def check_job_id(job_id: str) -> None:
-    """Raise OptionError where this is no job id."""
-    if not _JOB_ID.fullmatch(job_id):
-        raise OptionError(
-            "job_id",
-            job_id,
-            "lower-case letters, digits and hyphens, beginning with a letter or digit, "
-            "at most 100 characters",
-        )
 
 
 def _check_counts(parallelism: int, snapshot_every: int | None, restarts_max: int | None) -> None:

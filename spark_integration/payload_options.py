@@ -48,15 +48,22 @@ class PayloadChoice:
         Raises:
             OptionError: The tasks may be on other machines, and the store is a folder of this one.
         """
-        store, is_local = self._given, is_local_session(spark)
-        if store is not None and store.is_local and not is_local:
+        if is_local_session(spark):
+            return self.before_session(log)
+        store = self._given
+        if store is not None and store.is_local:
             raise OptionError(
                 "payload_store",
                 store.url,
                 "where all machines of the cluster find it, as s3://bucket/prefix: this folder is "
                 "the driver's own, and the tasks run elsewhere",
             )
-        if store is None and is_local and is_on_this_machine(log):
+        return PayloadOptions(store=store, limit_bytes=self._limit_bytes)
+
+    def before_session(self, log: Log) -> PayloadOptions:
+        """The store of a job whose session is not there yet, to look into: as if that is a local one."""
+        store = self._given
+        if store is None and is_on_this_machine(log):
             store = PayloadStore(default_payload_url(home_folder()), self._job_id)
         return PayloadOptions(store=store, limit_bytes=self._limit_bytes)
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from coordlog.chain import Chain, SourceSpec
 from coordlog.coordinator import CoordinatorProvider
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.driver import DriverOptions
 from coordlog.errors import EnvironmentSetupError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RESTART_BACKOFF_S
 from coordlog.log.appender import Patience
+from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
 from coordlog.mailbox import Mailbox
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.record import Record
 from coordlog.subtask import SourceReader
 
 from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
@@ -30,7 +29,7 @@ from .token import Token, forget_token, write_token
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["StagelessSurroundings", "refuse_connect", "stageless_chain", "stageless_driver"]
+__all__ = ["StagelessOptions", "StagelessSurroundings", "refuse_connect", "stageless_chain"]
 
 
 def stageless_chain(provider: CoordinatorProvider) -> Chain:
@@ -57,43 +56,55 @@ def refuse_connect(spark: SparkSession, what: str) -> None:
         )
 
 
-def stageless_driver(
-    spark: SparkSession,
-    chain: Chain,
-    log: Log,
-    surroundings: StagelessSurroundings,
-    *,
-    job_id: str,
-    is_take_over: bool,
-    log_timeout_s: float,
-    snapshot_every: int | None,
-    payload_store: str | None,
-    restart_backoff_s: float = RESTART_BACKOFF_S,
-    on_released: Callable[[Sequence[Record]], None] | None = None,
-) -> JobDriver:
-    """The driver of a job of parallelism 0, not started.
+class StagelessOptions:
+    """What a user says of a driver without subtasks, before there is a session.
+
+    Args:
+        job_id: Of the job, `[a-z0-9][a-z0-9-]{0,99}`.
+        take_over: Take a live driver's place.
+        log_timeout_s: How long the log may not answer before the driver ends.
+        snapshot_every: Records from one snapshot to the next; None for no snapshots.
+        payload_store: Where payloads go that are too large for the log, as for a `Job`.
+        restart_backoff_s: Before the first restart.
 
     Raises:
-        OptionError: The store of payloads cannot be used on this session.
+        OptionError: One cannot be meant, whatever the session is.
     """
-    payloads = PayloadChoice(job_id, payload_store, PAYLOAD_BYTES_MAX)
-    return JobDriver(
-        chain=chain,
-        log=log,
-        options=DriverOptions(
-            job_id=job_id,
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        take_over: bool,
+        log_timeout_s: float,
+        snapshot_every: int | None,
+        payload_store: str | None,
+        restart_backoff_s: float = RESTART_BACKOFF_S,
+    ) -> None:
+        check_job_id(job_id)
+        self.job_id, self._is_take_over = job_id, take_over
+        self._restart_backoff_s = restart_backoff_s
+        self._patience = Patience(log_timeout_s=log_timeout_s)
+        self._runtime = RuntimeOptions(snapshot_every=snapshot_every)
+        self._payloads = PayloadChoice(job_id, payload_store, PAYLOAD_BYTES_MAX)
+
+    def on(self, spark: SparkSession, log: Log) -> DriverOptions:
+        """Those of a driver on this session.
+
+        Raises:
+            OptionError: The store of payloads cannot be used there.
+        """
+        return DriverOptions(
+            job_id=self.job_id,
             parallelism=0,
             is_batch=True,
-            is_take_over=is_take_over,
-            restart_backoff_s=restart_backoff_s,
-            runtime=RuntimeOptions(snapshot_every=snapshot_every),
-            patience=Patience(log_timeout_s=log_timeout_s),
-            payloads=payloads.on(spark, log),
+            is_take_over=self._is_take_over,
+            restart_backoff_s=self._restart_backoff_s,
+            runtime=self._runtime,
+            patience=self._patience,
+            payloads=self._payloads.on(spark, log),
             versions={"pyspark_version": spark.version},
-        ),
-        surroundings=surroundings,
-        on_released=on_released,
-    )
+        )
 
 
 class StagelessSurroundings:

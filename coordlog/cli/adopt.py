@@ -91,13 +91,13 @@ def adopt(
         raise click.UsageError("give either --from or --from-topic")
     source = _source(logs, job, file, topic)
     try:
-        made, found = checked(
+        found = checked(
             source,
             job,
             open_payload=StoreFinder(job, payload_store).open,
             on_progress=_checked,
         )
-        state = made.state
+        state = found.state
         reign = Reign.of(state)
         _refuse_unknown_driver(job, reign, is_take_over=is_take_over)
         refuse_live_driver(job, reign, is_take_over=is_take_over)

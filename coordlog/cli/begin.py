@@ -8,6 +8,7 @@ import click
 
 from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import CommandError
+from coordlog.log.job_id import check_job_id
 
 from .logs import CreatingLogs, Logs, with_logs
 from .payload_store import StoreFinder, payload_store_option
@@ -31,8 +32,6 @@ def begin(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> No
     Then run it with `coordlog ingest --job-id JOB`, or as `Job(job_id=...)`, with the source of the
     other one and a destination of its own: it gets the rows from that checkpoint on.
     """
-    from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415, heavy
-
     other, _, checkpoint = origin.partition("@")
     if not other or not checkpoint:
         raise click.UsageError(f"{origin!r} is given; it must be OTHER@NAME, or OTHER@N")

@@ -6,7 +6,7 @@ import enum
 import errno
 import re
 
-from coordlog.causes import OUT_OF_SPACE, is_out_of_space
+from coordlog.causes import MOVED, OUT_OF_SPACE, is_out_of_space
 from coordlog.errors import (
     AccessError,
     FencedError,
@@ -47,6 +47,8 @@ def exit_of(error: BaseException) -> Exit:
     match error:
         case JobFailedError() if error.final == OUT_OF_SPACE:
             return Exit.NO_SPACE
+        case JobFailedError() if error.final == MOVED:
+            return Exit.FENCED
         case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
             return Exit.NO_SPACE  # Spark's own folders are full: it comes as text
         case RestoreError() | AccessError():

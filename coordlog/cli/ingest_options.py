@@ -23,6 +23,7 @@ from coordlog.limits import (
     STOP_TIMEOUT_S,
     WATCH_INTERVAL_S,
 )
+from coordlog.log.job_id import check_job_id
 
 from .ingest_fit import fitted, unfit
 from .ingest_kafka import is_kafka, kafka_source
@@ -160,7 +161,6 @@ def parts_of(options: IngestOptions) -> IngestParts:
     """
     from coordlog.spark_integration.files.places import check_apart  # noqa: PLC0415, heavy
     from coordlog.spark_integration.files.sink import ParquetSink  # noqa: PLC0415, heavy
-    from coordlog.spark_integration.job import check_job_id  # noqa: PLC0415
     from coordlog.spark_integration.payload_options import PayloadChoice  # noqa: PLC0415
 
     from .ingest_transform import load_transform  # noqa: PLC0415

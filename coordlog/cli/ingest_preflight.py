@@ -15,6 +15,7 @@ from coordlog.errors import CoordlogError, DriverAliveError, RecordError, Restor
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, StoredRecord
+from coordlog.payloads import DriverPayloads
 from coordlog.projections.audit import counting_at
 from coordlog.projections.progress import JobEnd, ProgressFold
 from coordlog.projections.splits import SplitsState
@@ -24,6 +25,7 @@ from coordlog.restore import check_counts, check_fits, check_identity, projectio
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.liveness import driver_liveness
+from coordlog.spark_integration.payload_options import PayloadChoice
 
 from .ingest_options import IngestOptions, IngestParts
 from .logs import LogPlace
@@ -85,7 +87,10 @@ def look(
     watched = _Watched(log, ProgressFold())
     found = Found(log=log, progress=watched.fold, catch_up=watched.catch_up)
     try:
-        state, chain = JobState(), parts.chain()
+        choice = PayloadChoice(job_id, options.payload_store, options.payload_limit_bytes)
+        # A pruned log may begin with a snapshot of which a part is in the payload store.
+        payloads = DriverPayloads(choice.before_session(log))
+        state, chain = JobState(), parts.chain().opening(payloads.open)
         if is_there:
             # The whole log: what is shown of a job's progress no snapshot holds.
             made = rebuild(

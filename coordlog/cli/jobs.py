@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 
-from coordlog.errors import CoordlogError, OptionError
+from coordlog.errors import CommandError, CoordlogError, OptionError
 from coordlog.log.payload_store import KeptPayload, PayloadStore
+from coordlog.log.port import LogIdentity
 from coordlog.payload_cleaning import FileUse, PayloadUse, payload_use
 from coordlog.schemas.header import Header
 
@@ -87,7 +89,8 @@ def delete(
     finder = None if is_keeping else StoreFinder(job, payload_store)
     store, kept, why_not = _payloads_of(logs, job, finder, is_all=is_all)
     if not is_take_over:
-        _refuse_live_driver(logs, job)  # again: a prompt may stand for hours
+        looked = _refuse_live_driver(logs, job)  # again: a prompt may stand for hours
+        _refuse_change(logs, job, looked)
     logs.delete(job)
     click.echo(f"deleted the log of job {job} at {logs.where}", err=True)
     if store is not None and kept:
@@ -99,11 +102,41 @@ def delete(
         click.echo(f"{what} stay{where}: {why_not}", err=True)
 
 
-def _refuse_live_driver(logs: Logs, job: str) -> None:
+class _Looked(NamedTuple):
+    """What a log was when it was looked at."""
+
+    identity: LogIdentity
+    end_offset: int
+
+
+def _refuse_live_driver(logs: Logs, job: str) -> _Looked:
     with opened(logs, job) as log:
+        # Before it is read: what comes later is a change.
+        looked = _Looked(log.identity, log.high_watermark())
         reign = reign_in(log, job)
     if reign is not None:
         refuse_live_driver(job, reign, is_take_over=False)
+    return looked
+
+
+def _refuse_change(logs: Logs, job: str, looked: _Looked) -> None:
+    """Refuse where a driver may have begun since the log was looked at: to ask one that is gone takes seconds.
+
+    A broker deletes a topic whatever stands in it, so one that begins between this and the deletion, a round trip or
+    two, is not seen.
+    """
+    with opened(logs, job) as log:
+        now = _Looked(log.identity, log.high_watermark())
+    if now == looked:
+        return
+    problem = (
+        f"its log has grown from {looked.end_offset} records to {now.end_offset} since its driver was asked"
+        if now.identity == looked.identity
+        else "another topic of its name stands there than when its driver was asked"
+    )
+    raise CommandError(
+        job, problem, "a driver may have begun on it: see that none runs, and try again"
+    )
 
 
 def _payloads_of(

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from coordlog.errors import AccessError, CommandError, CoordlogError, RequestError
+from coordlog.errors import (
+    AccessError,
+    CommandError,
+    CoordlogError,
+    PayloadLostError,
+    RequestError,
+)
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.port import Log
 from coordlog.log.user_folders import home_folder, private_folder
@@ -15,6 +22,7 @@ from coordlog.own_reign import read_job
 from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
 from coordlog.payload_cleaning import clean, payload_use
 from coordlog.projections.pruning import PrunePlan
+from coordlog.projections.snapshots import state_and_kept_apart
 from coordlog.projections.state import JobState, sorted_items
 from coordlog.pruning import planned
 from coordlog.pruning import prune as prune_log
@@ -102,7 +110,7 @@ def prune(
         path = archive or _archive(job, plan)
         clean_store = _cleaning(log, finder, plan.begins_with.offset if is_dropping else None)
         try:
-            done = prune_log(log, job, plan, path)
+            done = prune_log(log, job, plan, path, _opener(finder, plan.state))
         except FileExistsError as error:
             raise click.BadParameter(
                 f"{path} is there, and is not what goes now; nothing was removed: name another "
@@ -116,6 +124,12 @@ def prune(
         f"begins with the snapshot at offset {done.offset:,}",
         err=True,
     )
+    if done.kept_apart:
+        click.echo(
+            f"what the coordinators of job {job} remember is in its payload store: it starts with "
+            f"that alone, {plan.state.launch.get(STORE_ATTRIBUTE, '')}",
+            err=True,
+        )
     clean_store()
 
 
@@ -160,7 +174,8 @@ def _own_snapshot(log: Log, job: str, finder: StoreFinder) -> int | None:
     made = read_job(log, job, _any_state)
     why_not = why_no_own_snapshot(made.state)
     newest, end = made.newest_snapshot, made.state.next_sequence
-    if newest.offset >= 0 and newest.sequence == end - 1:
+    open_payload = _opener(finder, made.state)
+    if newest.sequence == end - 1 and _stands(log, newest.offset, open_payload):
         return None  # it is the newest record: of an earlier prune, say
     if why_not is not None:
         click.echo(
@@ -168,7 +183,7 @@ def _own_snapshot(log: Log, job: str, finder: StoreFinder) -> int | None:
             err=True,
         )
         return None
-    said, driver_id = made.state.launch.get(STORE_ATTRIBUTE, ""), made.state.driver_id
+    driver_id = made.state.driver_id
 
     def same(state: JobState) -> None:
         was, now = (one.launch.get("operators") for one in (made.state, state))
@@ -181,12 +196,32 @@ def _own_snapshot(log: Log, job: str, finder: StoreFinder) -> int | None:
         return take_own_snapshot(
             log,
             made.state,
-            open_payload=lambda data: opened(data, lambda address: finder.open(address, said)),
+            open_payload=open_payload,
+            store=finder.store_of(log),
             check=same,
         )
     except AccessError as error:  # who may remove need not be allowed to write
         click.echo(f"no snapshot of job {job} is taken: {error}", err=True)
         return None
+
+
+def _stands(log: Log, offset: int, open_payload: Callable[[bytes], bytes]) -> bool:
+    """Whether a `SNAPSHOT` is there with which a log can begin, or does."""
+    for one in log.read(offset, offset + 1) if offset >= 0 else ():
+        # ValueError: it cannot be used, or what stands there for a part is no address that this version reads.
+        with suppress(ValueError, PayloadLostError):
+            _, apart = state_and_kept_apart(one.record())
+            if offset > log.start_offset():  # else whoever folds the log needs these parts too
+                for part in apart:
+                    open_payload(part)
+            return True
+    return False
+
+
+def _opener(finder: StoreFinder, state: JobState) -> Callable[[bytes], bytes]:
+    """Gives what a record holds, or addresses."""
+    said = state.launch.get(STORE_ATTRIBUTE, "")
+    return lambda data: opened(data, lambda address: finder.open(address, said))
 
 
 def _any_state(_state: JobState) -> None:

@@ -117,10 +117,18 @@ class PatientListing:
     Args:
         context: Of the enumerator.
         timeout_s: How long tries may fail one after the other.
+        is_bounded: Whether one may hang, and is left behind after `LISTING_CALL_S`.
     """
 
-    def __init__(self, context: ListingContext, *, timeout_s: float = LISTING_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        context: ListingContext,
+        *,
+        timeout_s: float = LISTING_TIMEOUT_S,
+        is_bounded: bool = True,
+    ) -> None:
         self._context, self._tries = context, ListingTries(context, timeout_s=timeout_s)
+        self._is_bounded = is_bounded
         self._pages: deque[SplitsDiscovered] = deque()
 
     def begin(
@@ -156,7 +164,10 @@ class PatientListing:
 
     def _first_page(self, work: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
         """On a worker; the other pages follow, a turn each. One that hangs is not tried again beside itself."""
-        found = listed_in_time(self._context.operator_id, lambda: listing_pages(work()))
+        if self._is_bounded:
+            found = listed_in_time(self._context.operator_id, lambda: listing_pages(work()))
+        else:
+            found = listing_pages(work())
         self._pages = found
         return self._pages.popleft()
 

@@ -79,6 +79,7 @@ class DefaultEnumerator(SplitEnumerator):
         note_event: What is kept after an event of the source's own, of what was kept before it.
         kept: What the enumerator before this one has kept.
         listing_timeout_s: How long tries to list may fail one after the other; see `PatientListing`.
+        is_bounded: False for a listing that asks nothing outside, and so cannot hang.
     """
 
     def __init__(
@@ -92,11 +93,12 @@ class DefaultEnumerator(SplitEnumerator):
         note_event: NoteEvent | None = None,
         kept: bytes | None = None,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
+        is_bounded: bool = True,
     ) -> None:
         self._context, self._discover = context, discover
         self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
         self._assignment, self._allow_empty = assignment, allow_empty
-        self._listing = PatientListing(context, timeout_s=listing_timeout_s)
+        self._listing = PatientListing(context, timeout_s=listing_timeout_s, is_bounded=is_bounded)
 
     def start(self) -> None:
         """List, unless the state has a whole listing."""

@@ -403,6 +403,7 @@ class HandDrivenJob:
                 **going_back_to(self._driver.from_checkpoint),
                 "cluster_id": self.log.identity.cluster_id,
                 "topic_id": self.log.identity.topic_id,
+                **self.payloads.options.attributes,
                 **limits_of(config),
             },
         )

@@ -69,6 +69,7 @@ class InMemorySurroundings:
         self._of_subtask: dict[int, _Connection] = {}
         self._threads: list[threading.Thread] = []
         self._cancelled: set[int] = set()
+        self._stage_run = 0
         self._is_over = False
         self._driver_id = ""
         self._mailbox: Mailbox | None = None
@@ -123,6 +124,7 @@ class InMemorySurroundings:
     # --- Stage --------------------------------------------------------------------------------------------------------
     def submit(self, stage_run: int) -> None:
         """See `Stage`."""
+        self._stage_run = stage_run
         left = threading.Semaphore(0)
         errors: list[str] = []
         for subtask in range(self._parallelism):
@@ -136,6 +138,13 @@ class InMemorySurroundings:
         with self._lock:
             for one in self._connections.values():
                 one.is_cut = True
+
+    def abort(self, reason: str) -> None:
+        """End the newest stage, as Spark does when a task has failed too often: a global failover."""
+        mailbox = self._mailbox
+        assert mailbox is not None, "begun"
+        self._cancelled.add(self._stage_run)
+        mailbox.stage_ended(self._stage_run, reason)
 
     def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
         """See `Stage`: the attempt has been told over its connection."""

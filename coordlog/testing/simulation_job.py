@@ -20,7 +20,7 @@ from coordlog.coordinator import (
     SubtaskGateway,
 )
 from coordlog.coordinators.commits import CommitCoordinatorProvider
-from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
 from coordlog.schemas.payload import Payload, event, payload
 from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
@@ -480,7 +480,14 @@ def chain_of(size: JobSize, book: Book, desk: Callable[[], Desk]) -> Chain:
         operator_id=SOURCE,
         create_reader=lambda: Reader(size, desk()),
         coordinator=SplitCoordinatorProvider(
-            SOURCE, discover=lambda: SplitsDiscovered(splits=found, is_complete=True)
+            # No thread beside the schedule's one.
+            SOURCE,
+            enumerator=lambda context, kept: DefaultEnumerator(
+                context,
+                lambda: SplitsDiscovered(splits=found, is_complete=True),
+                kept=kept,
+                is_bounded=False,
+            ),
         ),
         merge_states=_merged_readers,
     )

@@ -17,6 +17,7 @@ from kafka.structs import TopicPartition
 
 from coordlog.errors import AccessError, OptionError, OutOfRangeError, TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
+from coordlog.log.job_id import JOB_ID, check_job_id
 from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
 
 from .access import refuse_old
@@ -37,9 +38,8 @@ __all__ = ["KafkaLog", "list_jobs", "topic_of"]
 
 _logging = logging.getLogger(__name__)
 
-_JOB_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
-_TOPIC: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,99})\.log")
+_TOPIC: Final = re.compile(rf"({JOB_ID})\.log")
 _REPLICATION_MAX: Final = 3
 _TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
 """An older broker refuses settings that bound timestamps one way, and bounds none by itself."""
@@ -110,8 +110,7 @@ class KafkaLog:
         connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
     ) -> KafkaLog:
         """The log of a job: topic `<topic_prefix><job_id>.log`."""
-        if not _JOB_ID.fullmatch(job_id):
-            raise OptionError("job_id", job_id, "like [a-z0-9][a-z0-9-]{0,99}")
+        check_job_id(job_id)
         return cls(
             topic_of(job_id, topic_prefix),
             bootstrap_servers,

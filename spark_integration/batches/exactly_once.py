@@ -37,8 +37,9 @@ def exactly_once(
     function: Callable[[DataFrame, int], DataFrame | Mapping[str, DataFrame]] | None = None,
     *,
     job: str,
-    log: Log,
     sink: Sinks,
+    bootstrap_servers: str | None = None,
+    log: Log | None = None,
     instead_of: str = "",
     take_over: bool = False,
     log_timeout_s: float = LOG_TIMEOUT_S,
@@ -57,9 +58,10 @@ def exactly_once(
     Args:
         function: What a batch becomes; None: itself. With several sinks: a frame for each, by name.
         job: The job's id, `[a-z0-9][a-z0-9-]{0,99}`.
-        log: The job's, and no other's: `KafkaLog.for_job(job, "127.0.0.1:9092")`, made with `create()`.
         sink: Where it goes: a `ParquetSink`, a `DatabaseTable`, a `DeltaTable`, an `IcebergTable`, a
             `BatchSink` of your own; or several by name.
+        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
+        log: Instead of them: the job's log, and no other's.
         instead_of: The id of the query that the job has had, where this is a new one, with another
             checkpoint, that begins after what the older one has done. Without it that is refused.
         take_over: Take a live driver's place, in the first start; once fenced it is refused while the other lives.
@@ -77,8 +79,9 @@ def exactly_once(
     def service() -> BatchService:
         return BatchService(
             job=job,
-            log=log,
             sinks=sinks_of(sink),
+            bootstrap_servers=bootstrap_servers,
+            log=log,
             instead_of=instead_of,
             take_over=next(first, False),
             log_timeout_s=log_timeout_s,

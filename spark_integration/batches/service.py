@@ -28,12 +28,12 @@ from coordlog.log.port import Log
 from coordlog.projections.state import JobState
 from coordlog.schemas.record import Record
 from coordlog.spark_integration.dataframes.registry import register_format
-from coordlog.spark_integration.job import check_job_id
+from coordlog.spark_integration.log_choice import LogChoice
 from coordlog.spark_integration.stageless import (
+    StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
     stageless_chain,
-    stageless_driver,
 )
 
 from .ledger import BATCHES, BatchesState, BatchKey, BatchProvider, Standing, standing_of
@@ -57,8 +57,9 @@ class BatchService:
 
     Args:
         job: The job's id, `[a-z0-9][a-z0-9-]{0,99}`; it outlives drivers.
-        log: The job's, and no other's.
         sinks: By name.
+        bootstrap_servers: Of Kafka; the job's topic is made where there is none.
+        log: Instead of them: the job's log, and no other's.
         instead_of: The id of the older query whose place a new one may take.
         take_over: Take a live driver's place.
         log_timeout_s: How long the job waits for its log before it ends.
@@ -76,8 +77,9 @@ class BatchService:
         self,
         *,
         job: str,
-        log: Log,
         sinks: Mapping[str, BatchSink],
+        bootstrap_servers: str | None = None,
+        log: Log | None = None,
         instead_of: str = "",
         take_over: bool = False,
         log_timeout_s: float = LOG_TIMEOUT_S,
@@ -86,14 +88,19 @@ class BatchService:
         retry_backoff_s: float = RESTART_BACKOFF_S,
         at: At = nowhere,
     ) -> None:
-        check_job_id(job)
+        self._options = StagelessOptions(
+            job,
+            take_over=take_over,
+            log_timeout_s=log_timeout_s,
+            snapshot_every=snapshot_every,
+            payload_store=payload_store,
+            restart_backoff_s=retry_backoff_s,
+        )
         if not sinks or not all(sinks):
             raise OptionError("sink", sorted(sinks), "one at least, each with a name")
         self.job_id, self.sinks, self.instead_of = job, dict(sinks), instead_of
-        self._job_log, self._at = log, at
-        self._is_take_over, self._log_timeout_s = take_over, log_timeout_s
-        self._snapshot_every, self._retry_backoff_s = snapshot_every, retry_backoff_s
-        self._payload_store = payload_store
+        self._log = LogChoice(job, bootstrap_servers, log)
+        self._at, self._log_timeout_s = at, log_timeout_s
         self._parts = PartsSink(job, self.sinks, at)
         self._driver: JobDriver | None = None
         self._surroundings: StagelessSurroundings | None = None
@@ -120,31 +127,29 @@ class BatchService:
         refuse_connect(spark, "what commits batches")
         for _, sink in sorted(self.sinks.items()):
             sink.prepare(self.job_id, spark)
+        try:
+            self._start(spark)
+            self._settle_left()
+            self._sweep()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, spark: SparkSession) -> None:
+        log = self._log.open()
         surroundings = StagelessSurroundings(spark, job_id=self.job_id)
         provider = self._provider()
-        driver = stageless_driver(
-            spark,
-            stageless_chain(provider),
-            self._job_log,
-            surroundings,
-            job_id=self.job_id,
-            is_take_over=self._is_take_over,
-            log_timeout_s=self._log_timeout_s,
-            snapshot_every=self._snapshot_every,
-            payload_store=self._payload_store,
-            restart_backoff_s=self._retry_backoff_s,
+        driver = JobDriver(
+            chain=stageless_chain(provider),
+            log=log,
+            options=self._options.on(spark, log),
+            surroundings=surroundings,
             on_released=self._released,
         )
         self._parts.driver_id = provider.driver_id = driver.driver_id
         self._error, self._released_to = None, -1
         driver.start()
         self._driver, self._surroundings, self._spark = driver, surroundings, spark
-        try:
-            self._settle_left()
-            self._sweep()
-        except BaseException:
-            self.close()
-            raise
 
     def _provider(self) -> BatchProvider:
         there = [f"{name}={sink.destination}" for name, sink in sorted(self.sinks.items())]
@@ -157,11 +162,13 @@ class BatchService:
     def close(self) -> None:
         """End the driver; what is open is settled by the next one. Again: nothing happens."""
         driver, self._driver = self._driver, None
-        if driver is None:
-            return
-        driver.stop(with_checkpoint=False, by="close")
-        with suppress(CoordlogError):  # whoever has asked it for something has been told
-            driver.wait()
+        try:
+            if driver is not None:
+                driver.stop(with_checkpoint=False, by="close")
+                with suppress(CoordlogError):  # whoever has asked it for something has been told
+                    driver.wait()
+        finally:
+            self._log.close()
 
     def __enter__(self) -> Self:
         """The service; started by `start`."""

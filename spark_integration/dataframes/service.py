@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
@@ -27,11 +26,11 @@ from coordlog.log.port import Log
 from coordlog.projections.reads import ReadsState
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration.endpoint_options import EndpointOptions
-from coordlog.spark_integration.job import check_job_id
+from coordlog.spark_integration.log_choice import LogChoice
 from coordlog.spark_integration.stageless import (
+    StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
-    stageless_driver,
 )
 
 from .registry import forget_ticket, register_ticket
@@ -72,7 +71,7 @@ class CoordinatedReads:
         job_id: str,
         source: Readable,
         *,
-        open_log: Callable[[], Log],
+        log: LogChoice,
         partitions: int | None,
         splits_per_batch: int | None,
         listing_timeout_s: float,
@@ -81,18 +80,21 @@ class CoordinatedReads:
         snapshot_every: int | None,
         payload_store: str | None,
         endpoint: EndpointOptions | None,
-        owns_log: bool,
     ) -> None:
-        check_job_id(job_id)
+        self._options = StagelessOptions(
+            job_id,
+            take_over=take_over,
+            log_timeout_s=log_timeout_s,
+            snapshot_every=snapshot_every,
+            payload_store=payload_store,
+        )
         _check_count("partitions", partitions, _PARTITIONS_MAX)
         _check_count("splits_per_batch", splits_per_batch, 1_000_000)
-        self.job_id, self._spark = job_id, spark
-        self._open_log, self._owns_log, self._log = open_log, owns_log, cast("Log | None", None)
+        self.job_id, self._spark, self._log = job_id, spark, log
         self._source = source.coordinated()
         self._partitions, self._splits_max = partitions, splits_per_batch or 0
-        self._listing_timeout_s, self._is_take_over = listing_timeout_s, take_over
-        self._log_timeout_s, self._snapshot_every = log_timeout_s, snapshot_every
-        self._endpoint, self._payload_store = endpoint, payload_store
+        self._listing_timeout_s, self._log_timeout_s = listing_timeout_s, log_timeout_s
+        self._endpoint = endpoint
         self._driver: JobDriver | None = None
 
     # --- life -------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ class CoordinatedReads:
 
     def _start(self) -> None:
         refuse_connect(self._spark, 'format("coordlog")')
-        log = self._log = self._open_log()
+        log = self._log.open()
         if log.high_watermark() == 0:
             # At once: the service itself would try for a while, as a store may come back.
             self._source.settle_schema()
@@ -157,16 +159,11 @@ class CoordinatedReads:
             coordinator=provider,
             is_unbounded=self._source.is_unbounded,
         )
-        return stageless_driver(
-            self._spark,
-            Chain(source=spec, operators=()),
-            log,
-            surroundings,
-            job_id=self.job_id,
-            is_take_over=self._is_take_over,
-            log_timeout_s=self._log_timeout_s,
-            snapshot_every=self._snapshot_every,
-            payload_store=self._payload_store,
+        return JobDriver(
+            chain=Chain(source=spec, operators=()),
+            log=log,
+            options=self._options.on(self._spark, log),
+            surroundings=surroundings,
         )
 
     def _settled_schema(self, driver: JobDriver) -> pa.Schema:
@@ -214,9 +211,7 @@ class CoordinatedReads:
                 driver.stop(with_checkpoint=False, by="close")
                 driver.wait()
         finally:
-            log, self._log = self._log, None
-            if self._owns_log and log is not None:
-                log.close()
+            self._log.close()
 
     def __enter__(self) -> Self:
         """Start."""
@@ -290,23 +285,11 @@ def coordinated(
     Raises:
         OptionError: An option is out of range.
     """
-    if (bootstrap_servers is None) == (log is None):
-        raise OptionError("bootstrap_servers", bootstrap_servers, "given, or `log` in its place")
-
-    def open_log() -> Log:
-        if log is not None:
-            return log
-        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, only where none is given
-
-        made = KafkaLog.for_job(job_id, cast("str", bootstrap_servers))
-        made.create()
-        return made
-
     return CoordinatedReads(
         spark,
         job_id,
         source,
-        open_log=open_log,
+        log=LogChoice(job_id, bootstrap_servers, log),
         partitions=partitions,
         splits_per_batch=splits_per_batch,
         listing_timeout_s=listing_timeout_s,
@@ -315,7 +298,6 @@ def coordinated(
         snapshot_every=snapshot_every,
         payload_store=payload_store,
         endpoint=endpoint,
-        owns_log=log is None,
     )
 
 

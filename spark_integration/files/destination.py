@@ -16,14 +16,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.errors import JobMovedError, OutOfSpaceError, SinkError
 from coordlog.limits import DESTINATION_FREE_BYTES_MIN, DESTINATION_RESERVE_BYTES
 from coordlog.log.port import LogIdentity
 
 from .names import HIDDEN
 from .store import FileStore
 
-__all__ = ["Destination", "SettledSchema"]
+__all__ = ["Claim", "Destination", "SettledSchema"]
 
 _OWNER: Final = f"{HIDDEN}/owner.json"
 _LOG_FIELDS: Final = ("cluster_id", "topic_id", "name", "topic")
@@ -38,6 +38,15 @@ class SettledSchema:
     """How often it has been widened."""
     columns: pa.Schema
     partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """That a log writes at a destination."""
+
+    log: LogIdentity
+    following: int
+    """The number of the file that another one would be told in."""
 
 
 class Destination:
@@ -111,7 +120,7 @@ class Destination:
                 "give the job the log that it had, or another destination",
             )
 
-    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:
         """See that no other log of this job writes here, and hold from now on that `log` does.
 
         A job id does not tell: it may be made of the destination's name, and then it is the same at
@@ -121,6 +130,9 @@ class Destination:
             job_id: The job.
             log: The one that it writes.
             former: Cluster id and topic id of each that it has left by an adoption.
+
+        Returns:
+            What `check_held` is given.
 
         Raises:
             SinkError: Another one does, which this one does not go on from; or it is gone, and has
@@ -132,6 +144,23 @@ class Destination:
                 self._check_goes_on(job_id, holder, log, former)
             self.store.write_once(_log_file(version), _encoded_log(log))
             version, holder = self._holder(version)
+        return Claim(log=log, following=version)
+
+    def check_held(self, claim: Claim) -> None:
+        """See that no other log writes here since: one look for a file, as a rule.
+
+        Raises:
+            JobMovedError: The job has been adopted, and goes on in another one.
+        """
+        _, holder = self._holder(claim.following)
+        if holder is not None and not _is_same_log(holder, claim.log):
+            raise JobMovedError(
+                self.where,
+                f"since this driver began the job goes on there with another log, {_told(holder)}; "
+                f"this one's is {_told(claim.log)}: rows would be written a second time",
+                "nothing more is published from here: stop this driver, and leave the job to the "
+                "other one",
+            )
 
     def _holder(self, version: int) -> tuple[int, LogIdentity | None]:
         """The log that writes here, and the number of the file that another one would be told in."""

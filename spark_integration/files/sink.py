@@ -26,7 +26,7 @@ from coordlog.limits import (
 from coordlog.log.port import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 
-from .destination import Destination
+from .destination import Claim, Destination
 from .fitting import MisfitError, widened
 from .local_store import LocalStore
 from .payloads import FilesPublished, PublishFiles, StagedFile
@@ -119,6 +119,7 @@ class ParquetSink(Sink):
             widens=widen,
         )
         self._destination = Destination(self._store)
+        self._claim: Claim | None = None
         self._schema = schema
 
     @property
@@ -221,7 +222,7 @@ class ParquetSink(Sink):
         Raises:
             SinkError: Another one does; both are named.
         """
-        self._destination.claim(job_id, log, former)
+        self._claim = self._destination.claim(job_id, log, former)
 
     def is_taken(self) -> bool:
         """Whether a job has made the destination ready.
@@ -245,8 +246,10 @@ class ParquetSink(Sink):
 
         Raises:
             SinkError: A file is gone, damaged, or its name is taken by other content.
+            JobMovedError: The job was adopted since `claim`, and another log writes here.
         """
         assert isinstance(intent, PublishFiles), "intents are made by `make_intent`"
+        self._check_held()
         self._store.publish(intent.files, at=at)
         return FilesPublished(
             checkpoint_id=intent.checkpoint_id,
@@ -262,7 +265,9 @@ class ParquetSink(Sink):
 
         Raises:
             SinkError: The operating system, or the store, refuses.
+            JobMovedError: As in `settle`: what is staged may be the other one's to publish.
         """
+        self._check_held()
         self._store.clean(
             driver_id=driver_id, subtask=subtask, attempt_number=attempt_number, keep=keep
         )
@@ -280,8 +285,18 @@ class ParquetSink(Sink):
 
         Raises:
             SinkError: The operating system, or the store, refuses.
+            JobMovedError: As in `clean`.
         """
-        self._store.sweep(keep=keep, is_in_force=is_in_force)
+
+        def may_sweep() -> bool:
+            self._check_held()
+            return is_in_force()
+
+        self._store.sweep(keep=keep, is_in_force=may_sweep)
+
+    def _check_held(self) -> None:
+        if self._claim is not None:
+            self._destination.check_held(self._claim)
 
     def staged_names(self, committables: Sequence[bytes]) -> frozenset[str]:
         """What `clean` and `sweep` must keep as long as the log holds these committables."""

@@ -5,42 +5,35 @@ Its attempts run in a second process, as Spark's workers do, so that they go on 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import multiprocessing
-import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from chaos.asked import WORK_TYPE, AskedProvider
+from chaos.child import Child, Ordered, enter
+from chaos.client_process import ASKED_OPERATOR
 from chaos.hosted import HostedSurroundings, fork_task_host
 from chaos.job_parts import Folders, SteppedSink, chain_of
-from chaos.steps import Note, Steps, read_notes
+from chaos.steps import Steps
 from coordlog.cli.exits import Exit, exit_of
 from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import CoordlogError
 from coordlog.log.appender import Patience
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import Log, LogIdentity, LogWriter, StoredRecord, UnstoredRecord
+from coordlog.log.port import LogIdentity, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.header import decode_header
-from coordlog.schemas.record import Record
+from coordlog.schemas.record import Kind, Record
 
-__all__ = ["PARALLELISM", "DriverProcess", "Orders", "SteppedLog", "wait_until"]
+__all__ = ["PARALLELISM", "DriverProcess", "Orders", "SteppedLog"]
 
 PARALLELISM = 2
 _CHECKPOINT_S = 0.1
 _SNAPSHOT_EVERY = 40
-_LOOK_S = 0.005
-_PR_SET_PDEATHSIG = 1
-_MODULES = ["chaos.driver_process", "pyarrow.parquet", "pyarrow.csv", "kafka"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +45,15 @@ class Orders:
     """The round's folder."""
     job_id: str
     bootstrap_servers: str
+    source: str | None = None
+    """Where its files are; None: in the round's folder."""
     makes_topic: bool = True
     take_over: bool = False
     again: bool = False
+    is_asked: bool = False
+    """Whether one of its coordinators answers clients, and has work done before each of its cuts."""
+    older_copies: int = 0
+    """So many tasks of each subtask register that are older than those which are its attempts."""
     pause_at: tuple[str, int] | None = None
     """The step at which it stops itself, and the how many-th time."""
     ahead_s: float = 0.0
@@ -65,22 +64,12 @@ class Orders:
     fsync: bool = True
 
 
-class DriverProcess:
-    """A driver, started. Its process ends with this one, at the latest."""
+class DriverProcess(Child):
+    """A driver, started."""
 
     def __init__(self, orders: Orders) -> None:
-        self.orders, self.folders = orders, Folders(Path(orders.root))
-        self._notes = self.folders.root / f"{orders.name}.notes"
-        self._output = self.folders.root / f"{orders.name}.out"
-        self._process: BaseProcess = _context().Process(target=_run, args=(orders,))
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
-
-    @property
-    def notes(self) -> list[Note]:
-        """What it has noted until now."""
-        return read_notes(self._notes)
+        super().__init__(_run, orders)
+        self.orders = orders
 
     @property
     def driver_id(self) -> str | None:
@@ -92,77 +81,23 @@ class DriverProcess:
         """The sequences that it has released, in its order."""
         return [n for one in self.notes for n in one.get("released", [])]
 
-    @property
-    def output(self) -> str:
-        """What it and its tasks have said."""
-        return self._output.read_text("utf-8", "replace") if self._output.exists() else ""
 
-    @property
-    def error(self) -> str:
-        """The one line by which a command would end."""
-        lines = [line for line in self.output.splitlines() if line.startswith("error: ")]
-        return lines[-1] if lines else ""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it stands still, by SIGSTOP."""
-        with contextlib.suppress(OSError):
-            stat = Path(f"/proc/{self.pid}/stat").read_text("ascii", "replace")
-            return stat.rpartition(")")[2].split()[0] == "T"
-        return False
-
-    @property
-    def status(self) -> int | None:
-        """Its exit status; None while it is there."""
-        return self._process.exitcode
-
-    def wait(self, limit_s: float) -> int | None:
-        """Its exit status; None where it has not ended within the limit."""
-        self._process.join(limit_s)
-        return self._process.exitcode
-
-    def signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
-        if self._process.is_alive():
-            os.kill(self.pid, number)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process is gone."""
-        return self._process.exitcode is not None
-
-    def end(self) -> None:
-        """See that it is gone."""
-        self.signal(signal.SIGKILL)
-        self._process.join()
-
-
-def _context() -> ForkServerContext:
-    """Drivers are forked from a process that has imported all there is to import: it takes a second."""
-    context = multiprocessing.get_context("forkserver")
-    tests = str(Path(__file__).parents[1])
-    if tests not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        # The server does not look where this process has been told to.
-        paths = [tests, *filter(None, [os.environ.get("PYTHONPATH")])]
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    context.set_forkserver_preload(_MODULES)
-    return context
-
-
-def _run(orders: Orders) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))  # one that stands still, too
-    folders = Folders(Path(orders.root))
-    with (folders.root / f"{orders.name}.out").open("ab") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    os.environ["COORDLOG_HOME"] = str(folders.home)
+def _run(orders: Ordered) -> None:
+    assert isinstance(orders, Orders)
+    steps = enter(orders)
     if orders.ahead_s:
         _shift_clock(orders.ahead_s)
-    steps = Steps(folders.root / f"{orders.name}.notes", orders.pause_at)
+    folders = Folders(Path(orders.root))
+    if orders.source is not None:
+        folders.source = Path(orders.source)
     sink = SteppedSink(folders.out, steps)
-    chain = chain_of(folders, sink, batch_s=orders.batch_s)
-    channel = fork_task_host(lambda: chain, orders.job_id, PARALLELISM)
+    asked = None
+    if orders.is_asked:
+        asked = AskedProvider(ASKED_OPERATOR, folder=folders.work, who=orders.name, steps=steps)
+    chain = chain_of(folders, sink, batch_s=orders.batch_s, asked=asked)
+    channel = fork_task_host(
+        lambda: chain, orders.job_id, PARALLELISM, older_copies=orders.older_copies
+    )
     surroundings = HostedSurroundings(job_id=orders.job_id, channel=channel, steps=steps)
     try:
         with closing(
@@ -210,6 +145,8 @@ def _options(orders: Orders) -> DriverOptions:
 
 def _note_released(steps: Steps, records: Sequence[Record]) -> None:
     steps.did(released=[one.sequence for one in records if one.sequence is not None])
+    if any(one.payload_type == WORK_TYPE and one.kind is Kind.FACT for one in records):
+        steps.at("before asynchronous work")
     steps.at("between release and effects")
 
 
@@ -221,9 +158,9 @@ def _shift_clock(ahead_s: float) -> None:
 
 
 class SteppedLog:
-    """A log with a step before each append, and one between its acknowledgement and the release."""
+    """A log with a step before each append, one between its acknowledgement and the release, one before a removal."""
 
-    def __init__(self, inner: Log, steps: Steps) -> None:
+    def __init__(self, inner: PrunableLog, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
 
     @property
@@ -249,6 +186,11 @@ class SteppedLog:
         """See `Log`."""
         return _SteppedWriter(self._inner.writer(), self._steps)
 
+    def delete_below(self, offset: int) -> None:
+        """See `PrunableLog`."""
+        self._steps.at("before removing records")
+        self._inner.delete_below(offset)
+
     def close(self) -> None:
         """See `Log`."""
         self._inner.close()
@@ -270,16 +212,3 @@ class _SteppedWriter:
     def close(self, *, timeout_s: float) -> None:
         """See `LogWriter`."""
         self._inner.close(timeout_s=timeout_s)
-
-
-def wait_until(is_so: Callable[[], object], limit_s: float, what: str) -> None:
-    """Look until it is so.
-
-    Raises:
-        TimeoutError: It is not, within the limit.
-    """
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {limit_s:g} s: {what}")
-        time.sleep(_LOOK_S)

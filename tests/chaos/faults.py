@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.driver_process import DriverProcess, Orders, wait_until
+from chaos.child import wait_until
+from chaos.driver_process import DriverProcess, Orders
 from chaos.ground import Ground
 from chaos.job_parts import Folders
 

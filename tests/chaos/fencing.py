@@ -10,7 +10,6 @@ import argparse
 import collections
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -19,36 +18,26 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.driver_process import DriverProcess, Orders, wait_until
+from chaos.child import Child, wait_until
+from chaos.client_process import ClientOrders, run_client
+from chaos.driver_process import DriverProcess, Orders
+from chaos.fencing_commands import COMMAND_PLANS, run_command_round
+from chaos.fencing_plans import LOSER_ENDS_S, FencingError, Outcome, Plan, fenced_faults
 from chaos.job_parts import ROWS_PER_FILE, Folders, doubled
 from chaos.topic_reader import History, read_history
 from coordlog.log.embedded import embedded_broker
 
-__all__ = ["PLANS", "FencingError", "Outcome", "Plan", "main", "run_round"]
+__all__ = ["PLANS", "main", "run_round"]
 
 _FILES = 8
 _BEGINS_S = 60.0
 _JOB_S = 90.0
-LOSER_ENDS_S = 30.0
-"""From SIGCONT: it looks every 5 s, and closing its connections and threads has bounds of its own."""
-
+_CLIENT_ENDS_S = 10.0
+_ANSWERS = {"before an answer", "before refusing a client", "before refusing a stranger"}
+_COPIES = 10
+"""Older tasks of each subtask."""
 _BATCH_S = {"before the token": 0.15, "before sweeping": 0.03, "after the listing": 0.03}
 """Where the second driver is to be at work still when the first goes on."""
-
-_FENCED = re.compile(
-    r"error: job \S+: this driver's epoch is (\d+), in force is epoch (\d+) of driver (\w+)"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Where the first driver stands still."""
-
-    step: str | None
-    """None: anywhere, by SIGSTOP from outside."""
-    times_max: int = 1
-    """It is one of the first so many times."""
-
 
 PLANS = (
     Plan(step=None),
@@ -69,24 +58,14 @@ PLANS = (
     Plan(step="before deleting"),
     Plan(step="before sweeping"),
     Plan(step="after the listing"),
+    Plan(step="before an answer", times_max=8, is_slow=True),
+    Plan(step="before refusing a client", times_max=8, is_slow=True),
+    Plan(step="before refusing a task", times_max=3, is_slow=True),
+    Plan(step="before refusing a stranger", times_max=4, is_slow=True),
+    Plan(step="before asynchronous work", times_max=3, is_slow=True),
+    Plan(step="in asynchronous work", times_max=3, is_slow=True),
+    *COMMAND_PLANS,
 )
-
-
-class FencingError(Exception):
-    """What must not be: each fault a line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of a round."""
-
-    plan: Plan
-    loser: str
-    """How the first driver ended: `fenced`, `finished before`, `refused`."""
-    loser_took_s: float
-    records: int
-    late: int
-    """Records of the first driver behind the second's take-over: all void."""
 
 
 @dataclass(kw_only=True)
@@ -99,6 +78,9 @@ class _Round:
     first: DriverProcess | None = None
     second: DriverProcess | None = None
     third: DriverProcess | None = None
+    clients: dict[str, Child] = field(default_factory=dict)
+    """By the name of the driver that they ask."""
+    has_stood: bool = False
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -110,10 +92,35 @@ class _Round:
         """The first has finished the job by then; the second opens it again."""
         return self.plan.step in {"before sweeping", "after the listing"}
 
+    @property
+    def is_asked(self) -> bool:
+        """Only a job whose coordinators are all folded is opened again."""
+        return not self.is_sweep
+
+    @property
+    def _over(self) -> Path:
+        """Once it is there clients ask no more."""
+        return self.folders.root / "over"
+
+    def start_asked(self, name: str, **more: object) -> DriverProcess:
+        """A driver of this round's job, and its client."""
+        orders = ClientOrders(
+            name=f"client-of-{name}",
+            root=str(self.folders.root),
+            job_id=self.job_id,
+            driver=name,
+            over=str(self._over),
+        )
+        if self.is_asked:
+            self.clients[name] = Child(run_client, orders)
+        return self.start(name, **more)
+
     def start(self, name: str, **more: object) -> DriverProcess:
         """A driver of this round's job."""
         return DriverProcess(
             Orders(
+                is_asked=self.is_asked,
+                older_copies=_COPIES if self.plan.step == "before refusing a task" else 0,
                 name=name,
                 root=str(self.folders.root),
                 job_id=self.job_id,
@@ -127,7 +134,9 @@ class _Round:
         """Start the first, and have it stand still."""
         step = self.plan.step
         pause_at = None if step is None else (step, self.chance.randint(1, self.plan.times_max))
-        first = self.first = self.start("first", pause_at=pause_at)
+        if self.plan.is_slow:
+            self.folders.slowly.touch()
+        first = self.first = self.start_asked("first", pause_at=pause_at)
         if step is None:
             after_s = self.chance.uniform(0.0, 1.0)
             if self.chance.random() < 0.8:
@@ -136,12 +145,14 @@ class _Round:
             time.sleep(after_s)
             first.signal(signal.SIGSTOP)
         wait_until(lambda: first.is_stopped or first.status is not None, _BEGINS_S, "stopped")
+        self.has_stood = first.is_stopped
+        self.folders.slowly.unlink(missing_ok=True)
 
     def follow(self) -> bool:
         """Start the second and let it work; whether it has ended by now."""
         if self.is_sweep:
             self.folders.add_files(range(_FILES, 2 * _FILES))
-        second = self.second = self.start("second", take_over=True, again=self.is_sweep)
+        second = self.second = self.start_asked("second", take_over=True, again=self.is_sweep)
         how_far = self.chance.choice(("taken over", "at work", "to its end"))
         if self.is_sweep:
             # The first is to go on while something is staged that it does not know.
@@ -167,6 +178,8 @@ class _Round:
         assert self.first is not None
         assert self.second is not None
         seen = self.folders.published() if is_over else None
+        if self.has_stood and self.plan.step in _ANSWERS and not self.is_owed_answer():
+            self.faults.append("the first driver stands before an answer for which nobody waits")
         began = time.monotonic()
         self.first.signal(signal.SIGCONT)
         if self.first.wait(LOSER_ENDS_S) is None:
@@ -181,7 +194,19 @@ class _Round:
             self.faults.append(f"the second driver ended with {self.second.status}: {said}")
         if seen is not None and self.folders.published() != seen:
             self.faults.append("what a reader sees has changed after the second had finished")
+        self._over.touch()
+        for name, client in self.clients.items():
+            if client.wait(_CLIENT_ENDS_S) != 0:
+                self.faults.append(
+                    f"the client of the {name} driver has not ended well {_CLIENT_ENDS_S:g} s after "
+                    f"the drivers: {client.output[-2000:]}"
+                )
         return took_s
+
+    def is_owed_answer(self) -> bool:
+        """Whether the first driver's client waits for what it has asked."""
+        told = [one["told"] for one in self.clients["first"].notes if "told" in one]
+        return bool(told) and told[-1]["how"] == "open"
 
     def ask_third(self) -> None:
         """One more, without a take-over: refused as long as the second lives, whatever the first did late."""
@@ -203,6 +228,11 @@ class _Round:
         for one in (self.first, self.second):
             name = one.orders.name
             self.faults += history.faults_of(name, one.driver_id, one.notes)
+            self.faults += history.faults_of_order(name, one.notes)
+            if name in self.clients:
+                self.faults += history.faults_of_client(one.driver_id, self.clients[name].notes)
+        driver_ids = {one.orders.name: one.driver_id or "" for one in (self.first, self.second)}
+        self.faults += history.faults_of_work(self.folders.work_done(), driver_ids)
         rows, count = self.folders.rows(), _FILES * ROWS_PER_FILE * (2 if self.is_sweep else 1)
         missing = sorted(set(range(count)) - set(rows))
         if missing or rows != list(range(count)):
@@ -219,18 +249,7 @@ class _Round:
         epoch = history.epoch_of(first.driver_id)
         ended = [one.epoch for one in history.of_kind("JOB_FINISHED")]
         if first.status == 4:
-            told = _FENCED.search(first.error)
-            if told is None:
-                self.faults.append(f"the first driver was fenced and says: {first.error}")
-            else:
-                in_force = int(told[2])
-                is_so = in_force < len(history.reigns) and (
-                    history.reigns[in_force].driver_id == told[3]
-                )
-                if not is_so or (
-                    epoch is not None and (int(told[1]) != epoch or in_force <= epoch)
-                ):
-                    self.faults.append(f"the first driver says what the topic does not: {told[0]}")
+            self.faults += fenced_faults("the first driver", first.error, history, epoch)
             return "fenced"
         # It may also have taken over when the other had finished, and found nothing to do.
         if first.status == 0 and (epoch is None or any(one <= epoch for one in ended)):
@@ -245,7 +264,7 @@ class _Round:
 
     def end(self) -> None:
         """Nothing of it stays."""
-        for one in (self.first, self.second, self.third):
+        for one in (self.first, self.second, self.third, *self.clients.values()):
             if one is not None:
                 one.end()
 
@@ -256,6 +275,8 @@ def run_round(seed: int, plan: Plan, servers: str, root: Path) -> Outcome:
     Raises:
         FencingError: Something is as it must not be.
     """
+    if plan.command is not None:
+        return run_command_round(seed, plan, servers, root)
     chance = random.Random(f"{seed} {plan.step}")
     one = _Round(seed=seed, servers=servers, folders=Folders(root), plan=plan, chance=chance)
     one.folders.add_files(range(_FILES))
@@ -281,6 +302,7 @@ def run_round(seed: int, plan: Plan, servers: str, root: Path) -> Outcome:
         raise FencingError("\n".join(one.faults))
     return Outcome(
         plan=plan,
+        has_stood=one.has_stood,
         loser=loser,
         loser_took_s=took_s,
         records=len(history.lines),
@@ -318,7 +340,7 @@ def told_round(seed: int, servers: str) -> Outcome | None:
     try:
         outcome = run_round(seed, plan, servers, root)
     except FencingError as error:
-        print(f"round {seed}, the first driver stopped {plan.step or 'anywhere'!r}:\n{error}")
+        print(f"round {seed}, the first driver stopped {plan.shown!r}:\n{error}")
         print(f'to repeat: make fencing ARGS="--rounds 1 --seed {seed}"; its files: {root}')
         return None
     shutil.rmtree(root)
@@ -327,14 +349,13 @@ def told_round(seed: int, servers: str) -> Outcome | None:
 
 def report(outcomes: list[Outcome], seconds: float) -> list[str]:
     """What came of all rounds, a line for each step."""
-    lines = [f"{'the first driver stood still':<30} rounds  fenced  late records  slowest end"]
+    lines = [f"{'the first stood still':<32} rounds  fenced  late records  slowest end"]
     for plan in PLANS:
         of = [one for one in outcomes if one.plan == plan]
         if of:
             fenced = sum(one.loser == "fenced" for one in of)
             late, slowest = sum(one.late for one in of), max(one.loser_took_s for one in of)
-            where = plan.step or "anywhere"
-            lines.append(f"{where:<30} {len(of):>6} {fenced:>7} {late:>13} {slowest:>9.1f} s")
+            lines.append(f"{plan.shown:<32} {len(of):>6} {fenced:>7} {late:>13} {slowest:>9.1f} s")
     ended = collections.Counter(one.loser for one in outcomes)
     others = ", ".join(f"{n} {how}" for how, n in sorted(ended.items()))
     records = sum(one.records for one in outcomes)

@@ -13,9 +13,9 @@ from typing import Any
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from chaos.child import wait_until
 from chaos.cluster import Cluster, running_cluster
 from chaos.disk import NoDiskError, SmallDisk
-from chaos.driver_process import wait_until
 from chaos.proxy import Proxy
 
 __all__ = ["Ground", "single_broker", "three_brokers"]

@@ -14,12 +14,15 @@ from typing import Any
 from chaos.steps import Steps
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError
+from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import CONNECTION_CLOSE_S
 from coordlog.mailbox import Mailbox
-from coordlog.messages import DeliverEvent, DownMessage
+from coordlog.messages import DeliverEvent, DownMessage, Refused
 from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.outside import Connections, Stage, StageEvents
 from coordlog.projections.state import JobState
+from coordlog.requests import Requests
 from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.liveness import driver_liveness
 from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
@@ -31,8 +34,12 @@ _FAILURES_MAX = 1000
 _AGAIN_S = 0.02
 
 
-def fork_task_host(make_chain: Callable[[], Chain], job_id: str, parallelism: int) -> socket.socket:
+def fork_task_host(
+    make_chain: Callable[[], Chain], job_id: str, parallelism: int, *, older_copies: int = 0
+) -> socket.socket:
     """Fork the process that runs this driver's tasks; how to talk to it. Before any thread is started.
+
+    Of each subtask `older_copies` tasks more register, one after the other, whose ids are below those of all others.
 
     It ends with the driver, at once: so do Spark's workers.
     """
@@ -43,7 +50,7 @@ def fork_task_host(make_chain: Callable[[], Chain], job_id: str, parallelism: in
     ours.close()
     status = 1
     try:
-        _TaskHost(its, TaskChain.of(make_chain()), job_id, parallelism).run()
+        _TaskHost(its, TaskChain.of(make_chain()), job_id, parallelism, older_copies).run()
         status = 0
     finally:
         sys.stderr.flush()
@@ -54,13 +61,19 @@ class _TaskHost:
     """Runs the tasks of one stage run after the other, a thread each; starts one that fails again."""
 
     def __init__(
-        self, channel: socket.socket, chain: TaskChain, job_id: str, parallelism: int
+        self,
+        channel: socket.socket,
+        chain: TaskChain,
+        job_id: str,
+        parallelism: int,
+        older_copies: int,
     ) -> None:
         self._channel, self._chain = channel, chain
         self._job_id, self._parallelism = job_id, parallelism
+        self._older_copies = older_copies
         self._cancelled: set[int] = set()
         self._lock = threading.Lock()
-        self._next_task = 0
+        self._next_task = parallelism * older_copies
 
     def run(self) -> None:
         for line in self._channel.makefile("r", encoding="ascii"):
@@ -84,7 +97,8 @@ class _TaskHost:
             threading.Thread(target=self._run_subtask, args=(work, n, errors), daemon=True)
             for n in range(self._parallelism)
         ]
-        for one in threads:
+        copying = threading.Thread(target=self._run_older_copies, args=(work,), daemon=True)
+        for one in (*threads, copying):
             one.start()
         for one in threads:
             one.join()
@@ -107,6 +121,20 @@ class _TaskHost:
             else:
                 return
         errors.append(f"subtask {subtask} failed {_FAILURES_MAX} times")
+
+    def _run_older_copies(self, work: TaskWork) -> None:
+        """Tasks that Spark would have started before the others, and that come behind them."""
+        for task in range(self._parallelism * self._older_copies):
+            if work.stage_run in self._cancelled:
+                return
+            ids = TaskIds(
+                subtask=task % self._parallelism, task_attempt_id=task, spark_attempt_number=0
+            )
+            try:
+                run_task(work, ids)
+            except CoordlogError as error:
+                print(f"task {task} of subtask {ids.subtask}: {error}", flush=True)
+            time.sleep(_AGAIN_S)
 
 
 class _HostedStage:
@@ -164,6 +192,9 @@ class _SteppedConnections:
             self._steps.at("before delivery")
         elif isinstance(message, BarrierMessage):
             self._steps.at("before a barrier")
+        elif isinstance(message, Refused):
+            self._steps.did(refuses=message.reason)
+            self._steps.at("before refusing a task")
         self._inner.send(connection_id, message)
 
     def close(self, connection_id: int) -> None:
@@ -173,6 +204,37 @@ class _SteppedConnections:
     def released(self, connection_id: int, message_count: int) -> None:
         """See `Connections`."""
         self._inner.released(connection_id, message_count)
+
+
+class _SteppedRequests(Requests):
+    """The driver's requests, for its endpoint: with a step before each answer leaves."""
+
+    def __init__(self, inner: Requests, steps: Steps) -> None:
+        self._inner, self._steps = inner, steps
+
+    def ask(
+        self,
+        operator_id: str,
+        payload_type: str,
+        payload: bytes,
+        on_answer: Callable[[AnswerRequest], None],
+    ) -> int:
+        """See `Requests`."""
+
+        def told(effect: AnswerRequest) -> None:
+            if effect.sequence is not None:
+                self._steps.did(answers=effect.sequence)
+            if effect.outcome is RequestOutcome.ANSWERED:
+                self._steps.at("before an answer")
+            elif effect.outcome is RequestOutcome.REFUSED:
+                self._steps.at("before refusing a client")
+            on_answer(effect)
+
+        return self._inner.ask(operator_id, payload_type, payload, told)
+
+    def forget(self, request_id: int) -> None:
+        """See `Requests`."""
+        self._inner.forget(request_id)
 
 
 class HostedSurroundings:
@@ -193,12 +255,18 @@ class HostedSurroundings:
             driver_id=driver_id,
             token=self._token,
             arrivals=mailbox,
-            requests=mailbox.requests,
+            on_refused=lambda count: self._refused(mailbox, count),
+            requests=_SteppedRequests(mailbox.requests, self._steps),
         )
         address = self._endpoint.start()
+        self._steps.did(listens=address)
         order = {"driver_id": driver_id, "endpoint": address, "token": self._token.text()}
         self._stage = _HostedStage(self._channel, order, mailbox, self._steps)
         return address
+
+    def _refused(self, mailbox: Mailbox, count: int) -> None:
+        mailbox.connections_refused(count)
+        self._steps.at("before refusing a stranger")
 
     def took_over(self) -> None:
         """See `Surroundings`; as on Spark."""

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from chaos.steps import Steps
 from coordlog.chain import Chain
+from coordlog.coordinator import CoordinatorProvider
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -32,8 +34,11 @@ class Folders:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.source, self.out, self.home = root / "in", root / "out", root / "home"
+        self.work = root / "work"
         self.fail_once = root / "fail-once"
         """While it is there, the next batch of any attempt raises, and takes it away."""
+        self.slowly = root / "slowly"
+        """While it is there, a batch takes ten times as long."""
 
     def add_files(self, numbers: range) -> None:
         """Some more files, each with rows of its own."""
@@ -57,6 +62,11 @@ class Folders:
         for name in self.published():
             rows += pq.ParquetFile(self.out / name).read().column("a").to_pylist()
         return sorted(rows)
+
+    def work_done(self) -> dict[str, str]:
+        """Who has done which work of the asked coordinator's."""
+        found = self.work.iterdir() if self.work.is_dir() else ()
+        return {one.name: one.read_text("ascii") for one in found}
 
     def staged(self, driver_id: str) -> list[str]:
         """What attempts of a driver have staged."""
@@ -104,17 +114,22 @@ class SteppedSink(ParquetSink):
         )
 
 
-def chain_of(folders: Folders, sink: ParquetSink, *, batch_s: float) -> Chain:
-    """The job's chain; a batch takes `batch_s`."""
+def chain_of(
+    folders: Folders, sink: ParquetSink, *, batch_s: float, asked: CoordinatorProvider | None = None
+) -> Chain:
+    """The job's chain; a batch takes `batch_s`. `asked`: what makes the transform's coordinator."""
+    transform = transform_spec(_transform(folders, batch_s))
     return Chain(
         source=FileSource(folders.source, batch_rows=BATCH_ROWS).spec(),
-        operators=[transform_spec(_transform(folders.fail_once, batch_s)), sink.spec()],
+        operators=[replace(transform, coordinator=asked), sink.spec()],
     )
 
 
-def _transform(fail_once: Path, batch_s: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def _transform(folders: Folders, batch_s: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    fail_once, slowly = folders.fail_once, folders.slowly
+
     def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-        time.sleep(batch_s)  # the work itself
+        time.sleep(10 * batch_s if slowly.exists() else batch_s)  # the work itself
         if fail_once.exists():
             try:
                 fail_once.unlink()

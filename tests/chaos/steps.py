@@ -7,9 +7,24 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
-__all__ = ["Note", "Steps", "read_notes"]
+__all__ = ["Note", "Steps", "Told", "read_notes"]
+
+
+class Told(TypedDict):
+    """What a client has asked, and what it was told."""
+
+    name: str
+    is_refused: bool
+    """Whether the coordinator is asked to refuse."""
+    is_stranger: bool
+    """Whether it asks without the token."""
+    how: str
+    """`open` as long as it waits, then `answered`, `refused` or `unanswered`."""
+    says: str
+    sequence: int | None
+    """Of the answer, as the client has it."""
 
 
 class Note(TypedDict, total=False):
@@ -23,6 +38,16 @@ class Note(TypedDict, total=False):
     """Final names, before the first of them is given."""
     delivers: int
     """An event's id, before it leaves."""
+    answers: int
+    """The sequence of an answer, or of a refusal, before its client is told."""
+    works: str
+    """The name of some work, before it is done."""
+    refuses: str
+    """Why a task is no attempt, before it is told so."""
+    listens: str
+    """The endpoint's address."""
+    told: Told
+    """A client's: once when it asks, and again when it has heard."""
 
 
 class Steps:
@@ -44,23 +69,9 @@ class Steps:
         if is_it:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def did(
-        self,
-        *,
-        took_over: str | None = None,
-        released: list[int] | None = None,
-        publishes: list[str] | None = None,
-        delivers: int | None = None,
-    ) -> None:
+    def did(self, **done: Unpack[Note]) -> None:
         """Note one thing: with one `write`, so that it stands whatever becomes of this process."""
-        given = {
-            "took_over": took_over,
-            "released": released,
-            "publishes": publishes,
-            "delivers": delivers,
-        }
-        note = {name: value for name, value in given.items() if value is not None}
-        os.write(self._file, (json.dumps(note) + "\n").encode())
+        os.write(self._file, (json.dumps(done) + "\n").encode())
 
 
 def read_notes(path: Path) -> list[Note]:

@@ -9,7 +9,7 @@ import io
 import json
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ import fastavro
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
-from chaos.steps import Note
+from chaos.steps import Note, Told
 
 __all__ = ["History", "Line", "read_history"]
 
@@ -125,10 +125,13 @@ class History:
         if released != sorted(set(released)):
             found.append(f"DOUBLED: driver {name} has released a sequence twice, or not in order")
         sent = {one.value["event_id"] for one in self.of_kind("EVENT_TO_SUBTASK")}
+        refused = {one.value["reason"] for one in self.counted if one.epoch == epoch}
         intents = b"".join(one.value["payload"] for one in self.of_kind("COMMIT_INTENT"))
         for note in notes:
             if "delivers" in note and note["delivers"] not in sent:
                 found.append(f"driver {name} delivers event {note['delivers']} without its record")
+            if "refuses" in note and note["refuses"] not in refused:
+                found.append(f"driver {name} refuses a task without a record: {note['refuses']}")
             found += [
                 f"driver {name} publishes {file} without its intent"
                 for file in note.get("publishes", [])
@@ -136,9 +139,90 @@ class History:
             ]
         return found
 
+    def faults_of_client(self, driver_id: str | None, notes: Sequence[Note]) -> list[str]:
+        """What a client of a driver was told and does not count, and what it still waits for."""
+        found: list[str] = []
+        heard = {one["told"]["name"]: one["told"] for one in notes if "told" in one}
+        for name, told in heard.items():
+            asked = self._asked(name)
+            how, says = told["how"], told["says"]
+            if how == "open":
+                found.append(f"request {name} is open still")
+            if len(asked) > 1:
+                found.append(f"DOUBLED: request {name} counts {len(asked)} times")
+            if told["is_stranger"]:
+                if how != "unanswered" or asked:
+                    found.append(f"{name}, without the token, is {how} ({says})")
+            elif how == "answered" and not self._is_answer(told, driver_id):
+                found.append(f"LOST: {name} has an answer that is not its driver's in the topic")
+            elif how == "refused" and not self._is_refusal(asked, driver_id):
+                found.append(f"LOST: {name} has a refusal that is not its driver's in the topic")
+        return found
 
-def read_history(bootstrap_servers: str, topic: str) -> History:
+    def _asked(self, name: str) -> list[Line]:
+        sought = name.encode()
+        return [one for one in self.of_kind("REQUEST") if sought in one.value["payload"]]
+
+    def _is_answer(self, told: Told, driver_id: str | None) -> bool:
+        if told["is_refused"] or told["says"] != told["name"]:
+            return False
+        at = told["sequence"]
+        line = self.counted[at] if at is not None and at < len(self.counted) else None
+        return (
+            line is not None
+            and line.value["kind"] == "RESPONSE"
+            and line.driver_id == driver_id
+            and told["name"].encode() in (line.value["payload"] or b"")
+        )
+
+    def _is_refusal(self, asked: Sequence[Line], driver_id: str | None) -> bool:
+        return any(
+            one.driver_id == driver_id
+            and one.value["attributes"].get("outcome") == "refused"
+            and one.value["cause"] in {each.sequence for each in asked}
+            for one in self.of_kind("RESPONSE")
+        )
+
+    def faults_of_order(self, name: str, notes: Sequence[Note]) -> list[str]:
+        """What a driver has done before it has released the records that ask for it (clause K1)."""
+        found: list[str] = []
+        released: set[int] = set()
+        work = b""
+        for note in notes:
+            for sequence in note.get("released", []):
+                released.add(sequence)
+                if sequence < len(self.counted) and self._is_fact(self.counted[sequence]):
+                    work += self.counted[sequence].value["payload"]
+            if "answers" in note and note["answers"] not in released:
+                found.append(f"driver {name} answers {note['answers']} before it is released")
+            if "works" in note and note["works"].encode() not in work:
+                found.append(f"driver {name} begins {note['works']} before it is released")
+        return found
+
+    @staticmethod
+    def _is_fact(line: Line) -> bool:
+        return bool(line.value["kind"] == "FACT" and line.value["payload"])
+
+    def faults_of_work(self, done: Mapping[str, str], driver_ids: Mapping[str, str]) -> list[str]:
+        """Work that was done without its record. `done`: by whom, by the work's name."""
+        facts = [one for one in self.counted if self._is_fact(one)]
+        return [
+            f"driver {who} has done {name} without its record"
+            for name, who in sorted(done.items())
+            if not any(
+                name.encode() in one.value["payload"] and one.driver_id == driver_ids.get(who)
+                for one in facts
+            )
+        ]
+
+
+def read_history(bootstrap_servers: str, topic: str, *, before: Sequence[Line] = ()) -> History:
     """The topic from its first record to its last.
+
+    Args:
+        bootstrap_servers: The broker.
+        topic: The topic.
+        before: What was read of it earlier, from its first record on: that may be gone by now.
 
     Raises:
         TimeoutError: It does not come.
@@ -146,13 +230,13 @@ def read_history(bootstrap_servers: str, topic: str) -> History:
     partition = TopicPartition(topic, 0)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers.split(","), **_OPTIONS)
     schema = fastavro.parse_schema(json.loads(_SCHEMA.read_text("utf-8")))
-    lines: list[Line] = []
+    lines = list(before)
     try:
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
         begin = consumer.beginning_offsets([partition])[partition]
-        assert begin == 0, f"the topic begins at {begin}"
-        consumer.seek(partition, 0)
+        assert begin <= len(lines), f"the topic begins at {begin}"
+        consumer.seek(partition, len(lines))
         deadline = time.monotonic() + _STALL_S
         while len(lines) < end:
             if time.monotonic() > deadline:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.errors import SinkError
+from coordlog.errors import JobMovedError, SinkError
 from coordlog.log.port import LogIdentity
+from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.spark_integration.files.sink import ParquetSink
 from s3_server import S3Server, s3_server, s3_store
 
@@ -129,6 +130,32 @@ def test_a_job_that_was_adopted_takes_its_destination_along(place: Place) -> Non
     assert "there:9092" in refusal(place, log_of("elsewhere", "1"), ("here", "1")).problem
     place.sink().claim(JOB, HERE, [("here", "0"), ("there", "1")])
     assert json.loads(place.read(".coordlog/log-2.json"))["cluster_id"] == "here"
+
+
+def test_a_driver_of_before_an_adoption_publishes_and_sweeps_nothing_more(place: Place) -> None:
+    """It lives on, at a cluster that was taken for lost: only the destination can tell it."""
+    staged = ".coordlog/staging/driver/0-0-0.parquet"
+    intent = PublishFiles(checkpoint_id=1, files=[])
+    before, now = place.sink(), place.sink()
+    before.claim(JOB, HERE)
+    assert before.settle(intent).file_count == 0
+    now.claim(JOB, log_of("there", "1"), [("here", "1")])
+    place.write(staged, b"the other driver's")
+
+    def clean() -> None:
+        """As after an attempt that has failed: what it has staged may be kept by the job that goes on."""
+        before.clean(driver_id="driver", subtask=0, attempt_number=0, keep=frozenset())
+
+    for act in (lambda: before.settle(intent), clean, before.sweep):
+        with pytest.raises(JobMovedError, match="since this driver began") as refused:
+            act()
+        assert "ingest.log at there:9092 (cluster there, topic id 1)" in refused.value.problem
+        assert "this one's is ingest.log at here:9092" in refused.value.problem
+    assert place.read(staged)
+    assert now.settle(intent).file_count == 0
+    now.sweep()
+    with pytest.raises(Exception):  # noqa: B017, PT011, each place has its own
+        place.read(staged)
 
 
 def test_a_job_whose_log_was_deleted_begins_anew_where_nothing_was_published(place: Place) -> None:

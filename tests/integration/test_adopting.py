@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.adopting import adopt
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import RestoreError
+from coordlog.errors import FencedError, OutOfRangeError, RestoreError
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
+from coordlog.log.protocol import Place
+from coordlog.projections.audit import audit_records
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.counting import NOTHING_COUNTED
+from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from log_records import start_driver
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.clause("E9")]
 
@@ -66,3 +75,52 @@ def test_a_job_goes_on_at_another_broker_and_every_row_comes_out_once(
         finally:
             here.close()
             there.close()
+
+
+class _Cut(KafkaLog):
+    """Does something before its first record is removed."""
+
+    do: Callable[[], None]
+
+    def delete_below(self, offset: int) -> None:
+        self.do()
+        super().delete_below(offset)
+
+
+@pytest.mark.clause("K2")
+def test_no_driver_is_in_force_beside_the_copy_of_a_pruned_history(broker: EmbeddedBroker) -> None:
+    """One that has read the topic while it was empty appends before offset 0 is removed, and one after that."""
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
+    )
+    attempt = job.register(0)
+    for n in range(20):
+        attempt.send("source", Up(n=n))
+    job.crash()
+    found = [one.header for one in job.log.records]
+    job.log.remove_below(
+        min(one.snapshot_offset for one in found if one and one.snapshot_offset > 0)
+    )
+    target = _Cut("beside-a-copy.log", broker.bootstrap_servers, fsync=False)
+    empty = Place(end_offset=0, counting=NOTHING_COUNTED)
+    refused: list[FencedError] = []
+
+    def begin() -> None:
+        with pytest.raises(FencedError) as fenced:
+            start_driver(target, "late", place=empty)
+        refused.append(fenced.value)
+
+    target.do = begin
+    target.create()
+    try:
+        done = adopt(job.log, target, "job")
+        with pytest.raises(OutOfRangeError):
+            start_driver(target, "later", place=empty)
+
+        assert [(one.epoch, one.epoch_in_force) for one in refused] == [(0, 0)]
+        assert (done.epoch, target.start_offset()) == (1, 1)
+        stored = audit_records(target.read(1, target.high_watermark()))
+        end = len(job.log.records) + 1
+        assert [one.offset for one in stored if not one.counts] == [end, end + 2]
+    finally:
+        target.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,15 +16,16 @@ from click.testing import CliRunner
 
 from coordlog.adopting import adopt, copy_history
 from coordlog.beginning import begin_from, find_beginning
+from coordlog.cli.exits import Exit, exit_of
 from coordlog.cli.main import main
 from coordlog.driver import JobDriver, JobStatus
-from coordlog.errors import RestoreError, SinkError
+from coordlog.errors import JobFailedError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings
-from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver
+from file_pipeline import ALL_ROWS, WAIT_S, KilledError, Pipeline, at, kill_driver
 from kernel_fakes import log_of
 from one_log import OneLog
 
@@ -130,6 +132,12 @@ def test_what_a_racing_driver_has_to_commit_is_missed_at_another_destination(
         pipeline.drive(at(Kind.COMMIT_INTENT, 1, kill_driver))
     end, was = pipeline.log.high_watermark(), pipeline.out
     counted = [one for one in audit_records(pipeline.log.read(0, end)) if one.counts and one.record]
+    # Where no row had come by the first checkpoint that one has nothing to commit.
+    (number,) = {
+        one.record.checkpoint_id
+        for one in counted
+        if one.record and one.record.kind is Kind.COMMIT_INTENT
+    }
     completed = next(
         n
         for n, one in enumerate(counted)
@@ -149,7 +157,7 @@ def test_what_a_racing_driver_has_to_commit_is_missed_at_another_destination(
     with pytest.raises(RestoreError) as refused:
         pipeline.drive(is_take_over=True)
 
-    assert "the intent of checkpoint 1 of operator" in str(refused.value)
+    assert f"the intent of checkpoint {number} of operator" in str(refused.value)
     assert f"to be committed to {was}" in str(refused.value)
     (last,) = pipeline.log.read(end, high_watermark())
     assert last.header is not None
@@ -198,3 +206,88 @@ def test_what_was_published_after_a_copy_is_published_again_unless_it_is_moved_a
     pipeline.drive()
     assert pipeline.committed() == ALL_ROWS
     assert set(known) <= {one.name for one in pipeline.out.glob("*.parquet")}
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_lives_on_at_the_cluster_that_was_left_publishes_nothing_more(
+    tmp_path: Path,
+) -> None:
+    """It stands still while the job is adopted, and goes on while that one writes to the same place."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    left, first, second = pipeline.log, Standing(), Standing()
+    before = pipeline.begin(at(Kind.COMMIT_OUTCOME, 2, first.stand))
+    first.wait()
+    now = adopted_beside(pipeline, Kind.COMMIT_OUTCOME, second)
+    end = left.high_watermark()
+    first.go_on()
+
+    with pytest.raises(JobFailedError) as failed:
+        before.wait(WAIT_S)
+    second.go_on()
+    result = now.wait(WAIT_S)
+    said = "since this driver began the job goes on there with another log, adopted"
+    assert said in str(failed.value)
+    later = [one.record() for one in left.read(end, left.high_watermark())]
+    outcomes = [one for one in later if one.kind is Kind.COMMIT_OUTCOME]
+    assert [one.attributes["settled"] for one in outcomes] == ["false"], "tried once, and no more"
+    assert exit_of(failed.value) is Exit.FENCED
+    assert result is not None
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+
+
+def test_a_driver_that_lives_on_where_a_job_was_adopted_away_deletes_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    """Its reset throws away what was staged in batch, which the job that goes on has kept, and publishes at its end."""
+    pipeline = Pipeline(tmp_path, is_batch=True, transform=slow)
+    left, first, second = pipeline.log, Standing(), Standing()
+    before = pipeline.begin(at(Kind.SPLIT_FINISHED, 8, first.stand))
+    first.wait()
+    now = adopted_beside(pipeline, Kind.SPLIT_FINISHED, second)
+    assert first.surroundings is not None
+    first.surroundings.abort("an executor was lost four times")
+    end = left.high_watermark()
+    first.go_on()
+
+    with pytest.raises(JobFailedError):
+        before.wait(WAIT_S)
+    second.go_on()
+    result = now.wait(WAIT_S)
+    later = [one.record().kind for one in left.read(end, left.high_watermark())]
+    assert Kind.RESET_TO_CHECKPOINT in later
+    assert result is not None
+    assert result.status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
+
+
+def adopted_beside(pipeline: Pipeline, kind: Kind, second: Standing) -> JobDriver:
+    """The driver of the job's adopted copy, while the one before stands still; stopped after a record of that kind."""
+    left, copy = pipeline.log, MemoryLog("copy")
+    pipeline.log = MemoryLog("adopted")
+    copy_history(left, copy, "job")
+    adopt(copy, pipeline.log, "job")
+    pipeline.write_to(pipeline.out)
+    now = pipeline.begin(at(kind, 1, second.stand))
+    second.wait()
+    return now
+
+
+class Standing:
+    """A driver that is stopped for a while, as by a pause of its machine."""
+
+    def __init__(self) -> None:
+        self._stands, self._goes_on = threading.Event(), threading.Event()
+        self.surroundings: InMemorySurroundings | None = None
+
+    def stand(self, _driver: JobDriver, surroundings: InMemorySurroundings) -> None:
+        """Of the driver's own thread."""
+        self.surroundings = surroundings
+        self._stands.set()
+        assert self._goes_on.wait(WAIT_S)
+
+    def wait(self) -> None:
+        assert self._stands.wait(WAIT_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()

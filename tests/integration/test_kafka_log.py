@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
@@ -414,6 +415,14 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def _stands_still(pid: int) -> bool:
+    """Every thread of it: a signal reaches them one after the other."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(
+        one.read_text("ascii", "replace").rpartition(")")[2].split()[0] == "T" for one in stats
+    )
+
+
 @pytest.mark.fault("X8")
 @pytest.mark.kill
 def test_a_broker_that_hangs_is_said_to_be_missing_within_the_bound_and_leaves_no_thread(
@@ -427,6 +436,7 @@ def test_a_broker_that_hangs_is_said_to_be_missing_within_the_bound_and_leaves_n
     assert list(writer.append(records, timeout_s=20.0)) == [0]
     os.kill(own_broker.pid, signal.SIGSTOP)
     try:
+        _wait_for(lambda: _stands_still(own_broker.pid))
         for ask in (
             log.high_watermark,
             lambda: writer.append(records, timeout_s=1.0),

@@ -23,7 +23,6 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, StoredRecord, UnstoredRecord
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import to_unstored
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import decode_header, encode_header
 from coordlog.schemas.record import Kind
 from file_pipeline import SUBTASKS, KilledError, Pipeline, at, kill_driver
@@ -157,7 +156,7 @@ def test_another_cluster_is_refused_by_both_ids(crashed: Crashed) -> None:
     first = crashed.log()
     with embedded_broker() as other:
         log = copied(KafkaLog.for_job("job", other.bootstrap_servers), crashed.stored)
-        was = decode_record(0, crashed.stored[0].value, crashed.stored[0].header_bytes)
+        was = crashed.stored[0].record()
         there = was.attributes["cluster_id"]
         assert f"the cluster is {there} in the log and {log.identity.cluster_id} here" in (
             str(refused(crashed, log))

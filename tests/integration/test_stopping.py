@@ -18,6 +18,7 @@ from coordlog.log.port import UnstoredRecord
 from coordlog.schemas.builtin import StopRequested
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
+from endpoint_parts import wait_for
 from examples.demo_parts.follow import Follower
 from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline, at
 
@@ -119,6 +120,30 @@ def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(
     of_it = [one for one in follower.records if one.checkpoint_id == stopped_at is not None]
     kinds = [one.kind for one in of_it]
     assert kinds.count(Kind.COMMIT_INTENT) == kinds.count(Kind.COMMIT_OUTCOME) > 0
+
+
+def test_a_stop_takes_a_checkpoint_that_is_begun_after_it(tmp_path: Path) -> None:
+    """One that is under way may have been cut long before: what was done since would be done again."""
+    gate = Gate()
+    gate.shuts_after = 30
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=gate)
+    driver = pipeline.begin(checkpoint_interval_s=0.02)
+    assert gate.has_shut.wait(WAIT_S)
+    wait_for(lambda: bool(driver.state and driver.state.pending), "one is under way")
+    assert driver.state is not None
+    (under_way,) = driver.state.pending
+    stop = threading.Thread(target=lambda: driver.stop(with_checkpoint=True, timeout_s=WAIT_S))
+    stop.start()
+    wait_for(lambda: bool(stops(pipeline)), "the stop is in the history")
+    gate.shuts_after = 10**9
+    gate.is_open.set()
+    stop.join(WAIT_S)
+
+    stopped_at = ended(driver).stop_checkpoint
+    assert stopped_at is not None
+    assert stopped_at > under_way
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
 
 
 def test_a_stop_that_gets_no_checkpoint_ends_within_its_limit_and_says_so(tmp_path: Path) -> None:

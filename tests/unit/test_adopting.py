@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from immutables import Map
 
 from coordlog.adopting import adopt, checked, copy_history
 from coordlog.cli.exits import Exit
@@ -15,21 +17,28 @@ from coordlog.cli.main import main
 from coordlog.errors import (
     AppendRefusedError,
     CommandError,
+    FencedError,
     LogUnavailableError,
+    OutOfRangeError,
     RestoreError,
     SinkError,
 )
+from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience
 from coordlog.log.exported import write_exported
-from coordlog.log.memory import Fail, MemoryLog, Refuse, Unknown
-from coordlog.log.port import Log, UnstoredRecord
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.projections.audit import audit
+from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
+from coordlog.log.port import Log, StoredRecord, UnstoredRecord
+from coordlog.log.protocol import Place as LogPlace
+from coordlog.own_reign import begin_reign, check_known_types, read_records
+from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import JobState
 from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
+from coordlog.restore import check_identity, projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.builtin import SnapshotWanted
+from coordlog.schemas.counting import NOTHING_COUNTED
+from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import PayloadAddress
 from coordlog.snapshots import find_snapshot
@@ -37,6 +46,7 @@ from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from hand_history import streaming_history
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
+from log_records import Driver, counted, plain, start_driver
 from sweep_worlds import records_of
 
 pytestmark = pytest.mark.clause("E9")
@@ -78,6 +88,166 @@ def test_a_log_from_its_first_offset_is_copied_byte_for_byte() -> None:
     again = MemoryLog("again")
     copy_history(history, again, "ingest")
     assert audit(again.records) == audit(history.records)
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
+    """Of the copy's records those of its epoch and with the next sequences would count in the driver's reign."""
+    source, target = worked().log, MemoryLog("target")
+    jobs: list[HandDrivenJob] = []
+
+    def drive() -> None:
+        jobs.append(HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), log=target))
+        jobs[0].register(0).send("source", Up(n=1000))
+
+    target.faults.next_append(Meanwhile(drive))
+    with pytest.raises(FencedError) as fenced:
+        adopt(source, target, "job", patience=QUICK)
+
+    (job,) = jobs
+    reign = job.runtime.state.driver_id
+    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, reign)
+    job.register(0).send("source", Up(n=1001))
+    assert job.runtime.state.projections["source"] == (1000, 1001)
+    assert {one.driver_id for one in job.history()} == {reign}
+
+
+def pruned(*, is_of_epoch_0: bool = False) -> MemoryLog:
+    """A history that begins with a `SNAPSHOT`, of epoch 1 unless it is of 0, and goes on for a reign after that."""
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
+    )
+    if not is_of_epoch_0:
+        begin_reign(job.log, read_records(job.log), _nothing, command="test")
+        job = HandDrivenJob(job.chain, log=job.log, options=RuntimeOptions(snapshot_every=7))
+    attempt = job.register(0)
+    for n in range(20):
+        attempt.send("source", Up(n=n))
+    job.crash()
+    begin_reign(job.log, read_records(job.log), _nothing, command="test")
+    job.log.remove_below(snapshots(job.log)[0])
+    return job.log
+
+
+class _Cut(MemoryLog):
+    """Does something before its first record is removed."""
+
+    def __init__(self, do: Callable[[MemoryLog], None]) -> None:
+        super().__init__("target")
+        self._do = do
+
+    def delete_below(self, offset: int) -> None:
+        self._do(self)
+        super().delete_below(offset)
+
+
+NEW = LogPlace(end_offset=0, counting=NOTHING_COUNTED)
+"""What a driver has found that has read the log while it was empty."""
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_begins_where_a_pruned_history_is_about_to_be_cut_never_is_in_force() -> None:
+    """By what it reads too, which begins at offset 0: the copy's last epoch is not the one before its own."""
+    refused: list[FencedError] = []
+
+    def begin(log: MemoryLog) -> None:
+        with pytest.raises(FencedError) as fenced:
+            start_driver(log, "late", place=NEW)
+        refused.append(fenced.value)
+
+    source, target = pruned(), _Cut(begin)
+    done = adopt(source, target, "job")
+
+    (error,) = refused
+    assert (error.epoch, error.epoch_in_force) == (0, 0)
+    assert error.driver_in_force == "(none: a history is being copied here)"
+    assert done.epoch == read_records(source).state.epoch + 1
+    found = [(one.offset, one.counts) for one in audit_records(target.records)]
+    late = len(source.records) + 1
+    assert found == [(n, n != late) for n in range(1, late + 2)]
+    with pytest.raises(OutOfRangeError):
+        start_driver(target, "later", place=NEW)
+
+
+@pytest.mark.clause("K2")
+@pytest.mark.parametrize("is_of_epoch_0", [True, False], ids=["of epoch 0", "of epoch 1"])
+def test_a_driver_that_begins_behind_a_pruned_history_s_beginning_is_fenced_and_the_copy_says_so(
+    is_of_epoch_0: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """No reign of the copy is taken for one of the driver's, nor is a driver of the copy named by the copying."""
+    source, target = pruned(is_of_epoch_0=is_of_epoch_0), MemoryLog("target")
+    refused: list[FencedError] = []
+
+    def begin() -> None:
+        with pytest.raises(FencedError) as fenced:
+            start_driver(target, "late", place=NEW)
+        refused.append(fenced.value)
+
+    target.faults.next_append(None, Meanwhile(begin))
+    with pytest.raises(CommandError, match="something else at offset 1 than this history"):
+        adopt(source, target, "job", patience=QUICK)
+
+    (error,) = refused
+    assert error.driver_in_force == "(none: a history is being copied here)"
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_begins_before_a_pruned_history_s_copy_keeps_the_log() -> None:
+    target = MemoryLog("target")
+    drivers: list[Driver] = []
+    target.faults.next_append(Meanwhile(lambda: drivers.append(start_driver(target, "first"))))
+    with pytest.raises(FencedError) as fenced:
+        adopt(pruned(is_of_epoch_0=True), target, "job", patience=QUICK)
+
+    assert fenced.value.driver_in_force == "first"
+    assert drivers[0].appender.append([plain("a", 0, 0)]) == (2,)
+    assert counted(target) == ["E0", "a"]
+
+
+def test_no_job_starts_on_a_pruned_history_that_is_copied_in_part_nor_is_that_adopted() -> None:
+    """It is gone on with, from where it was cut off."""
+    source, chain = pruned(), chain_of(NotingProvider(projection=HANDLED))
+    for count in (1, 2, 9):
+        target = MemoryLog("target")
+        target.faults.next_append(None, Unknown(stored=tuple(range(count - 1))), Refuse())
+        with pytest.raises(AppendRefusedError):
+            copy_history(source, target, "job", patience=replace(QUICK, log_timeout_s=60.0))
+        assert len(target.records) == count
+        made = rebuild(target, chain, projection_of(chain))
+        with pytest.raises(RestoreError, match=r"topic's id is .*`coordlog adopt job --from FILE`"):
+            check_identity("job", made.state, target.identity)
+        with pytest.raises(RestoreError, match="a copy that was cut off"):
+            checked(target, "job", open_payload=_no_store)
+        assert adopt(source, target, "job").record_count == len(source.records)
+        assert verify(target.records).faults == []
+
+    def is_cut_off(log: MemoryLog) -> None:
+        raise LogUnavailableError(log.identity.name, "deleting records", 0.0, "scripted")
+
+    whole = _Cut(is_cut_off)
+    with pytest.raises(LogUnavailableError):
+        adopt(source, whole, "job")
+    made = rebuild(whole, chain, projection_of(chain))
+    with pytest.raises(RestoreError, match=r"topic's id is .*`coordlog adopt job --from FILE`"):
+        check_identity("job", made.state, whole.identity)
+
+
+def test_a_history_whose_snapshot_cannot_be_read_here_is_copied_all_the_same() -> None:
+    job, source, target = worked(), MemoryLog("damaged"), MemoryLog("target")
+    store_below(source, job.log, job.log.high_watermark())
+    source.remove_below(3)
+    target.faults.next_append(None, Refuse())
+    with pytest.raises(AppendRefusedError):
+        copy_history(source, target, "job")
+    made = rebuild(target, job.chain, projection_of(job.chain))
+    with pytest.raises(RestoreError, match="the cluster is  in the log"):
+        check_identity("job", made.state, target.identity)
+    assert copy_history(source, target, "job") == len(source.records)
+    assert [one.key for one in target.records] == [one.key for one in source.records]
+    nothing = MemoryLog("nothing")
+    source.remove_below(source.high_watermark())
+    assert copy_history(source, nothing, "job") == 0
+    assert nothing.records == ()
 
 
 def test_in_a_log_that_began_elsewhere_every_pointer_is_written_anew() -> None:
@@ -127,17 +297,17 @@ def test_where_the_target_does_not_answer_or_take_a_record_the_copy_ends_and_can
         copy_history(source, target, "job", patience=patience)
     assert target.records == ()
     other = MemoryLog("other")
-    other.faults.next_append(Unknown(stored=tuple(range(5))), Refuse())
+    other.faults.next_append(None, Unknown(stored=tuple(range(5))), Refuse())
     with pytest.raises(AppendRefusedError):
         copy_history(source, other, "job", patience=replace(QUICK, log_timeout_s=60.0))
-    assert len(other.records) == 5
+    assert len(other.records) == 1 + 5, "the first goes alone"
     copy_history(source, other, "job")
     assert other.records == source.records
 
 
 def test_what_arrives_late_is_told_and_nothing_is_taken_for_the_copy() -> None:
     source, target = worked().log, MemoryLog("target")
-    target.faults.next_append(Unknown(stored=()))
+    target.faults.next_append(None, Unknown(stored=()))
     with pytest.raises(CommandError, match=r"something else at offset \d+ than this history"):
         copy_history(
             source,
@@ -169,6 +339,70 @@ def test_a_damaged_history_another_jobs_and_an_empty_one_are_refused() -> None:
     damaged.remove_below(10)
     with pytest.raises(RestoreError, match="the log begins here, and not with a SNAPSHOT"):
         checked(damaged, "job", open_payload=_no_store)
+
+
+class _Counting(MemoryLog):
+    """Counts what is read of it."""
+
+    count = 0
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        for one in super().read(from_offset, to_offset, stall_s=stall_s):
+            self.count += 1
+            yield one
+
+
+def test_a_history_is_checked_and_folded_in_one_reading() -> None:
+    """The end of each, unfinished turns and records that are void, is as whoever reads it alone comes to."""
+    source = worked().log
+    third = snapshots(source)[2]
+    begun = max(one.offset for one in source.records if one.header and one.header.turn_remaining)
+    for begins_at, end, late in ((0, 0, 0), (third, 0, 0), (0, begun + 1, 0), (0, 0, 9)):
+        log = _Counting("counted")
+        store_below(log, source, end or source.high_watermark())
+        store_below(log, source, late)  # void, each
+        log.remove_below(begins_at)
+        found = checked(log, "job", open_payload=_no_store)
+        # Of a pruned one the first record is looked at once more.
+        assert log.count == len(log.records) + (begins_at > 0)
+        assert found.state == read_records(log).state
+        assert found.state.next_sequence > 9
+
+
+def test_what_another_version_has_recorded_of_the_job_itself_is_refused_before_it_is_copied() -> (
+    None
+):
+    job = worked()
+    assert checked(job.log, "job", open_payload=_no_store).fault_count == 0
+
+    def newer(state: JobState) -> list[Record]:
+        config = KernelConfig(
+            projection=projection_of(job.chain),
+            operators=state.operators,
+            is_batch=False,
+            keeps_finished_splits=False,
+        )
+        step = StepBuilder(config=config, state=state, now_us=state.timestamp_us)
+        step.add(Kind.FACT, value=Up(n=1))
+        return list(step.records)
+
+    # Of an operator a reader need not know it.
+    begin_reign(job.log, read_records(job.log), newer, command="test")
+    key = payload_type_of(Up).key
+    with pytest.raises(
+        RestoreError, match=rf"the schema of {key} is [0-9a-f]{{16}} in .* and none"
+    ):
+        checked(job.log, "job", open_payload=_no_store)
+
+
+def test_a_type_of_coordlog_s_own_with_another_schema_is_refused_by_both() -> None:
+    key = payload_type_of(SnapshotWanted).key
+    here = f"{payload_type_of(SnapshotWanted).fingerprint:016x}"
+    check_known_types("job", JobState(types=Map({key: here})), {key})
+    with pytest.raises(RestoreError, match=f"is {'0' * 16} in the log and {here} here"):
+        check_known_types("job", JobState(types=Map({key: "0" * 16})), ())
 
 
 class Place:

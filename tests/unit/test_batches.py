@@ -389,5 +389,11 @@ def test_options_are_looked_at_when_they_are_given() -> None:
         exactly_once(job="A b", log=MemoryLog(), sink=cast("Any", MemoryTable()))
     with pytest.raises(OptionError, match="sink"):
         exactly_once(job="a", log=MemoryLog(), sink={})
+    with pytest.raises(OptionError, match="bootstrap_servers is None; it must be given, or `log`"):
+        exactly_once(job="a", sink=cast("Any", MemoryTable()))
+    with pytest.raises(OptionError, match="bootstrap_servers is 'b:1'; it must be given, or `log`"):
+        exactly_once(
+            job="a", bootstrap_servers="b:1", log=MemoryLog(), sink=cast("Any", MemoryTable())
+        )
     with pytest.raises(OptionError, match="function"):
         exactly_once(cast("Any", 7), job="a", log=MemoryLog(), sink=cast("Any", MemoryTable()))

@@ -14,10 +14,12 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.chain import Chain
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import CommandError, OptionError, RestoreError, SinkError
-from coordlog.log.memory import MemoryLog
+from coordlog.errors import CommandError, FencedError, OptionError, RestoreError, SinkError
+from coordlog.log.copying import to_append
+from coordlog.log.memory import Meanwhile, MemoryLog
 from coordlog.log.port import Log, StoredRecord
 from coordlog.own_reign import append_fact, read_records
+from coordlog.projections.audit import audit
 from coordlog.projections.progress import progress
 from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
@@ -100,6 +102,50 @@ def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_
         f"it was written to the log of topic_id {identity[1]}, and this one has another"
     ], "told once, of where it goes on"
     replay(History.of(log), chain("b"))
+
+
+@pytest.mark.clause("K2")
+def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
+    """Of the copy's records those of its epoch and with the next sequences would count in the driver's reign."""
+    old, log = worked(), MemoryLog("other")
+    jobs: list[HandDrivenJob] = []
+
+    def drive() -> None:
+        jobs.append(started(log, chain("b")))
+        jobs[0].register(0).send("source", Up(n=7))
+
+    log.faults.next_append(Meanwhile(drive))
+    beginning = find_beginning(old.log, "job", "second")
+    with pytest.raises(FencedError) as fenced:
+        begin_from(old.log, log, beginning, job_id="other")
+
+    (job,) = jobs
+    reign = job.runtime.state.driver_id
+    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, reign)
+    attempt = job.register(0)
+    attempt.send("source", Up(n=8))
+    assert job.runtime.state.projections["source"] == (7, 8)
+    counted = audit(log.records).epochs
+    assert [(one.epoch, one.driver_id) for one in counted] == [(0, reign)]
+    assert {one.job_id for one in job.history()} == {"other"}
+
+
+@pytest.mark.parametrize("is_twice", [True, False], ids=["the same beginning", "something else"])
+def test_what_is_appended_beside_the_beginning_is_told_as_that(
+    is_twice: bool,  # noqa: FBT001, a parameter
+) -> None:
+    """No log has lost anything then, and who began the other job's reigns is nobody who lives here."""
+    old, log = worked(), MemoryLog("new")
+    beginning = find_beginning(old.log, "job", "second")
+
+    def beside() -> None:
+        (first, *_) = old.log.records
+        log.store(to_append(first) if is_twice else to_append(first, value=b"", header=b""))
+
+    log.faults.next_append(*([] if is_twice else [None]), Meanwhile(beside))
+    at = 0 if is_twice else 1
+    with pytest.raises(CommandError, match=f"something else .* at offset {at}.*delete other"):
+        begin_from(old.log, log, beginning, job_id="other")
 
 
 def test_the_first_job_is_not_touched_and_lives_on() -> None:

@@ -278,6 +278,40 @@ def test_delete_asks_again_whether_a_driver_lives_once_it_has_its_answer(
     assert logs.jobs() == ("nightly",)
 
 
+@pytest.mark.parametrize("is_made_again", [True, False], ids=["made again", "grown"])
+def test_delete_looks_once_more_whether_something_has_begun_while_the_driver_was_asked(
+    is_made_again: bool,  # noqa: FBT001, a parameter
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asking one that does not answer takes seconds, and this process may stand still meanwhile."""
+    made = batch_history()
+    logs, asked = FakeLogs(made), 0
+    log = logs.logs["nightly"]
+
+    def ask(*_about: object, **_options: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 2:
+            return
+        if is_made_again:
+            log.recreate()
+            log.store(*made.records)
+        began = replace(made.record(Kind.EPOCH_STARTED), epoch=1, sequence=None)
+        log.store(*([] if is_made_again else [unstored(began)]))
+
+    monkeypatch.setattr("coordlog.cli.jobs.refuse_live_driver", ask)
+    late = run("delete", "nightly", "--yes", logs=logs)
+
+    assert (late.exit_code, asked) == (2, 2)
+    seen = (
+        "another topic of its name stands" if is_made_again else "has grown from 23 records to 24"
+    )
+    assert seen in late.stderr
+    assert "try again" in late.stderr
+    assert logs.jobs() == ("nightly",)
+    assert run("delete", "nightly", "--yes", "--take-over", logs=logs).exit_code == 0
+
+
 def test_delete_refuses_where_nobody_can_tell_whether_a_driver_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

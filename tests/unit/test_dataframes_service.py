@@ -62,6 +62,10 @@ def test_a_log_is_made_when_the_service_begins_and_closed_where_it_does_not(
     nothing = FileSource(tmp_path)
     with pytest.raises(OptionError):
         coordinated(session, "reads", nothing, bootstrap_servers="here:9092", partitions=0)
+    with pytest.raises(OptionError):
+        coordinated(
+            session, "reads", nothing, bootstrap_servers="here:9092", payload_store="nowhere://x"
+        )
     made = coordinated(session, "reads", nothing, bootstrap_servers="here:9092")
     assert not happened
 

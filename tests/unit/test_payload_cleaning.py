@@ -554,11 +554,12 @@ def test_the_command_says_what_is_there_and_cleans_when_told_to(
 def test_the_command_asks_for_the_store_where_the_history_names_none(
     two_reigns: HandDrivenJob,
 ) -> None:
-    # Driven by hand the history does not name it; a `Job`'s does.
-    result = run(two_reigns.log, "payloads")
+    job, _, _ = driver(PayloadOptions())
+    result = run(job.log, "payloads")
 
     assert result.exit_code == Exit.USAGE
     assert "--payload-store" in result.stderr
+    assert run(two_reigns.log, "payloads").exit_code == Exit.DONE
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])

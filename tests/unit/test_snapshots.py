@@ -29,7 +29,6 @@ from coordlog.projections.verification import verify
 from coordlog.restore import Rebuild, projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.codec import decode_record
 from coordlog.schemas.counting import Verdict, counted_turns
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
@@ -685,7 +684,7 @@ def test_a_large_state_is_encoded_more_rarely(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(snapshots, "SNAPSHOT_CHEAP_BYTES", 0)
     log = worked(job_of(snapshot_every=10), 60).log
     found = snapshots_in(log)
-    records = [decode_record(n, log.records[n].value, log.records[n].header_bytes) for n in found]
+    records = [log.records[n].record() for n in found]
     sizes = [SNAPSHOT_TYPE.decode(one.payload or b"").state_bytes for one in records]  # type: ignore[attr-defined]
 
     assert len(found) >= 2
@@ -709,7 +708,7 @@ def test_a_verification_compares_each_snapshot_with_the_fold_there(name: str) ->
 def test_a_verification_names_a_snapshot_that_is_damaged_or_of_another_state() -> None:
     log = worked(job_of()).log
     first, second, *_ = snapshots_in(log)
-    other = decode_record(second, log.records[second].value, log.records[second].header_bytes)
+    other = log.records[second].record()
     found = verify(
         changed(
             log,

@@ -97,6 +97,13 @@ def test_every_address_among_other_bytes_is_found() -> None:
     assert [one.encode() for one in found] == [HELLO, other]
 
 
+def test_an_address_of_a_later_version_is_one_for_cleaning() -> None:
+    """What it addresses is not left over."""
+    (found,) = addresses_among(b"\x00" + HELLO.replace(b":1:", b":7:", 1) + b"\x02")
+
+    assert found == address_in(HELLO)
+
+
 def test_an_event_that_another_driver_sends_again_is_known_by_its_content() -> None:
     one = PayloadAddress.of(b"hello", owner_of(0, "a")).encode()
     other = PayloadAddress.of(b"hello", owner_of(1, "b")).encode()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.steps import Note
+from chaos.steps import Note, Told
 from chaos.topic_reader import History, Line
 
 OLD, NEW = "driver-old", "driver-new"
@@ -22,6 +22,9 @@ def line(
         "timestamp": offset,
         "kind": "FACT",
         "payload": b"",
+        "reason": None,
+        "cause": None,
+        "attributes": {},
         "subtask": None,
         "attempt_number": None,
         "event_id": None,
@@ -98,17 +101,84 @@ def test_an_attempts_events_keep_their_order(*, second: int, is_well: bool) -> N
         ([Note(released=[0]), Note(released=[0])], "DOUBLED"),
         ([Note(delivers=6)], "without its record"),
         ([Note(publishes=["part-2"])], "without its intent"),
+        ([Note(refuses="no slot")], ""),
+        ([Note(refuses="late")], "without a record"),
     ],
 )
 def test_what_a_driver_has_done_stands_in_the_topic(notes: list[Note], fault: str) -> None:
     one = history(
         line(0, 0, -1),
         line(1, 0, 0, kind="EVENT_TO_SUBTASK", event_id=5),
-        line(2, 0, 1, kind="COMMIT_INTENT", payload=b"..part-1.."),
+        line(2, 0, 1, kind="COMMIT_INTENT", payload=b"..part-1..", reason="no slot"),
         line(3, 1, -1, driver=NEW),
-        line(4, 1, 2, driver=NEW),
+        line(4, 1, 2, driver=NEW, reason="late"),
     )
     found = one.faults_of("old", OLD, notes)
+
+    assert len(found) == (1 if fault else 0)
+    assert fault in "".join(found)
+
+
+def told(how: str, *, says: str = "ask 1", is_stranger: bool = False, sequence: int = 1) -> Note:
+    asked = Told(
+        name="ask 1",
+        is_refused=False,
+        is_stranger=is_stranger,
+        how=how,
+        says=says,
+        sequence=sequence,
+    )
+    return Note(told=asked)
+
+
+@pytest.mark.parametrize(
+    ("note", "fault"),
+    [
+        (told("answered"), ""),
+        (told("unanswered"), ""),
+        (told("open"), "is open still"),
+        (told("answered", says="ask 2"), "LOST"),
+        (told("answered", sequence=0), "LOST"),
+        (told("answered", sequence=9), "LOST"),
+        (told("refused"), "LOST"),
+        (told("answered", is_stranger=True), "without the token"),
+        (told("unanswered", is_stranger=True), "without the token"),
+    ],
+)
+def test_what_a_client_was_told_stands_in_the_topic(note: Note, fault: str) -> None:
+    one = history(
+        line(0, 0, -1),
+        line(1, 0, 0, kind="REQUEST", payload=b"..ask 1.."),
+        line(2, 0, 1, kind="RESPONSE", payload=b"..ask 1.."),
+    )
+    found = one.faults_of_client(OLD, [note])
+
+    assert len(found) == (1 if fault else 0)
+    assert fault in "".join(found)
+
+
+def test_a_request_that_counts_twice_is_told() -> None:
+    one = history(
+        line(0, 0, -1),
+        line(1, 0, 0, kind="REQUEST", payload=b"..ask 1.."),
+        line(2, 0, 1, kind="REQUEST", payload=b"..ask 1.."),
+    )
+
+    assert "DOUBLED" in "".join(one.faults_of_client(OLD, [told("unanswered")]))
+
+
+@pytest.mark.parametrize(
+    ("notes", "fault"),
+    [
+        ([Note(released=[0]), Note(answers=0)], ""),
+        ([Note(answers=0), Note(released=[0])], "before it is released"),
+        ([Note(released=[1]), Note(works="work 1")], ""),
+        ([Note(works="work 1"), Note(released=[1])], "before it is released"),
+    ],
+)
+def test_nothing_is_done_before_it_is_released(notes: list[Note], fault: str) -> None:
+    one = history(line(0, 0, -1), line(1, 0, 0), line(2, 0, 1, payload=b"..work 1.."))
+    found = one.faults_of_order("old", notes)
 
     assert len(found) == (1 if fault else 0)
     assert fault in "".join(found)

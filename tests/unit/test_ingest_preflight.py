@@ -1,0 +1,107 @@
+"""What `coordlog ingest` looks at before Spark starts: the history's beginning, wherever it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from coordlog.cli.ingest_options import IngestOptions, parts_of
+from coordlog.cli.ingest_preflight import look
+from coordlog.driver import DriverOptions, JobDriver
+from coordlog.errors import RestoreError
+from coordlog.log.memory import MemoryLog
+from coordlog.log.payload_store import PayloadStore
+from coordlog.own_reign import read_job
+from coordlog.own_snapshot import take_own_snapshot
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind
+from coordlog.testing.in_memory import InMemorySurroundings
+from file_pipeline import WAIT_S, KilledError, at, kill_driver
+
+
+class _Log(MemoryLog):
+    """One at a broker on another machine."""
+
+    bootstrap_servers = "kafka.example:9092"
+
+    def create(self) -> None:
+        """It is there."""
+
+
+class _Place:
+    """A broker with that log."""
+
+    def __init__(self, log: _Log) -> None:
+        self._log = log
+
+    def jobs(self, _patience_s: float) -> tuple[str, ...]:
+        return ("job",)
+
+    def log(self, _job_id: str, _patience_s: float) -> _Log:
+        return self._log
+
+
+def _nothing(_offset: int, _end: int) -> None:
+    return None
+
+
+def _killed(options: IngestOptions, log: MemoryLog) -> None:
+    """The job of these options, up to its first commit."""
+    parts = parts_of(options)
+    parts.sink.prepare("job")
+    surroundings = InMemorySurroundings(parts.chain(), "job", options.parallelism)
+    look_at = at(Kind.COMMIT_OUTCOME, 1, kill_driver)
+    driver = JobDriver(
+        chain=parts.chain(),
+        log=log,
+        options=DriverOptions(
+            job_id="job",
+            parallelism=options.parallelism,
+            is_batch=False,
+            runtime=RuntimeOptions(checkpoint_interval_s=0.05, snapshot_every=None),
+        ),
+        surroundings=surroundings,
+        on_released=lambda records: look_at(driver, surroundings, records),
+    )
+    driver.start()
+    with pytest.raises(KilledError):
+        driver.wait(WAIT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E9")
+def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_store_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", 14_000)
+    monkeypatch.setattr("coordlog.snapshots.SNAPSHOT_PART_BYTES", 1_000)
+    chance, folder, url = Random(7), tmp_path / "in", str(tmp_path / "payloads")
+    folder.mkdir()
+    for n in range(400):
+        (folder / f"{n:03}-{chance.getrandbits(128):032x}.csv").write_text(f"a\n{n}\n")
+    given: dict[str, Any] = {
+        "source": str(folder),
+        "destination": str(tmp_path / "out"),
+        "job_id": "job",
+        "parallelism": 2,
+        "is_take_over": True,
+    }
+    log = _Log("job")
+    _killed(IngestOptions(**given), log)
+    state = read_job(log, "job", lambda _: None).state
+    take_own_snapshot(log, state, store=PayloadStore(url, "job"), check=lambda _: None)
+    assert PayloadStore(url, "job").listed(), "it does not fit"
+    log.delete_below(log.high_watermark() - 1)
+
+    def looked(**more: object) -> None:
+        options = IngestOptions(**given, **more)  # type: ignore[arg-type]
+        place = cast("Any", _Place(log))
+        look(parts_of(options), place, options, on_progress=_nothing).catch_up()
+
+    with pytest.raises(RestoreError, match="looked for in no payload store"):
+        looked()
+    looked(payload_store=url)
