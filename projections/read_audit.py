@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from coordlog.schemas.record import Kind, Record
 
 from .payload_json import Fields
 
-__all__ = ["Audited", "ReadRow", "ReadSplit", "ReadTask", "TaskEnd", "reads"]
+__all__ = [
+    "Audited",
+    "ReadRow",
+    "ReadSplit",
+    "ReadTask",
+    "StreamRow",
+    "TaskEnd",
+    "reads",
+    "reads_and_streams",
+]
 
 _PLANNED: Final = "coordlog.read_planned@"
 _ASKED: Final = "coordlog.next_splits@"
 _GIVEN: Final = "coordlog.splits_given@"
 _FAILED: Final = "coordlog.read_failed@"
 _COMMITTED: Final = "coordlog.read_committed@"
+_GIVEN_UP: Final = "coordlog.reader_given_up@"
 
 
 class Audited(Protocol):
@@ -105,6 +115,18 @@ class ReadRow:
     """In the order in which they were given."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRow:
+    """A stream that may go on."""
+
+    reader: str
+    """The name in its newest position; it has another one after each start."""
+    committed: int
+    """It reads nothing again that was found before this, in the order of discovery."""
+    planned_us: int
+    """When its newest batch was planned, microseconds since 1970, UTC."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Task:
     partition: int
@@ -147,16 +169,25 @@ def reads(entries: Iterable[Audited]) -> tuple[ReadRow, ...]:
     Args:
         entries: All of the log, in log order.
     """
+    return reads_and_streams(entries)[0]
+
+
+def reads_and_streams(
+    entries: Iterable[Audited],
+) -> tuple[tuple[ReadRow, ...], tuple[StreamRow, ...]]:
+    """The same, and the streams that have not been given up, by their names."""
     fold = _Fold()
     for one in entries:
         if one.counts and one.record is not None and one.fields is not None:
             fold.apply(one.record, one.fields)
-    return tuple(_row(read_id, read) for read_id, read in fold.reads.items())
+    rows = tuple(_row(read_id, read) for read_id, read in fold.reads.items())
+    return rows, tuple(one for _, one in sorted(fold.streams.items()))
 
 
 class _Fold:
     def __init__(self) -> None:
         self.reads: dict[str, _Read] = {}
+        self.streams: dict[str, StreamRow] = {}
         self._asking: dict[int, _Task] = {}
         """By the sequence of a request that waits for its answer."""
 
@@ -172,14 +203,29 @@ class _Fold:
             self._given(record, fields)
         elif record.kind is Kind.RESPONSE and name.startswith(_COMMITTED):
             self._committed(fields)
+        elif record.kind is Kind.FACT and name.startswith(_GIVEN_UP):
+            self.streams.pop(str(fields["reader"]), None)
 
     def _planned(self, record: Record, fields: Fields) -> None:
+        self._stream_planned(record, fields)
         known = self.reads.get(str(fields["read_id"]))
         if known is not None:
             known.plans += 1
             return
         read = _Read(fields=fields, planned_us=record.timestamp_us)
         self.reads[str(fields["read_id"])] = read
+
+    def _stream_planned(self, record: Record, fields: Fields) -> None:
+        reader, follows = str(fields["reader"]), str(fields["follows"])
+        if not reader:
+            return
+        if follows != reader:
+            self.streams.pop(follows, None)
+        known = self.streams.get(reader)
+        committed = _int(fields, "start") if known is None else known.committed
+        self.streams[reader] = StreamRow(
+            reader=reader, committed=committed, planned_us=record.timestamp_us
+        )
 
     def _asked(self, record: Record, fields: Fields) -> None:
         read = self.reads.get(str(fields["read_id"]))
@@ -233,6 +279,9 @@ class _Fold:
             task.reason = str(fields["reason"])
 
     def _committed(self, fields: Fields) -> None:
+        stream = self.streams.get(str(fields["reader"]))
+        if stream is not None:
+            self.streams[stream.reader] = replace(stream, committed=_int(fields, "end"))
         for read in self.reads.values():
             if read.fields["reader"] == fields["reader"]:
                 is_over = _int(read.fields, "end") <= _int(fields, "end")

@@ -17,6 +17,7 @@ from immutables import Map
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     ReadCommitted,
+    ReaderGivenUp,
     ReadPlanned,
     ReadsOpened,
     ReadsProblem,
@@ -121,6 +122,8 @@ def _fact(state: ReadsState, record: Record, value: Payload | None) -> ReadsStat
         return replace(state, problem=value.problem)
     if isinstance(value, SplitsForgotten):
         return _forgotten(state, value)
+    if isinstance(value, ReaderGivenUp):
+        return _given_up(state, value)
     return state
 
 
@@ -228,6 +231,16 @@ def _committed(state: ReadsState, value: ReadCommitted) -> ReadsState:
     planned = value.end if before is None else max(before.planned, value.end)
     reader = StreamReader(planned=planned, committed=value.end)
     return replace(state, reads=reads, readers=state.readers.set(value.reader, reader))
+
+
+def _given_up(state: ReadsState, value: ReaderGivenUp) -> ReadsState:
+    reads, readers = state.reads, state.readers
+    for read_id, read in sorted(reads.items()):
+        if read.reader == value.reader:
+            reads = reads.delete(read_id)
+    if value.reader in readers:
+        readers = readers.delete(value.reader)
+    return replace(state, reads=reads, readers=readers)
 
 
 def _forgotten(state: ReadsState, value: SplitsForgotten) -> ReadsState:

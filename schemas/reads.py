@@ -14,6 +14,7 @@ __all__ = [
     "ReadFailed",
     "ReadFailureNoted",
     "ReadPlanned",
+    "ReaderGivenUp",
     "ReadsOpened",
     "ReadsProblem",
     "ReadsSeen",
@@ -36,6 +37,13 @@ class ReadsProblem(Payload):
     """The source cannot be listed any more; queries are told, until the service is started again."""
 
     problem: str
+
+
+@fact("coordlog.reader_given_up", version=1)
+class ReaderGivenUp(Payload):
+    """A stream will not go on: it keeps nothing from being forgotten any more."""
+
+    reader: str
 
 
 @fact("coordlog.splits_forgotten", version=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -74,6 +74,7 @@ class ReadsJob:
         *,
         log: MemoryLog | None = None,
         lane_of: Callable[[Split], str] | None = None,
+        given_up: Collection[str] = (),
     ) -> None:
         self.outside = outside
         source = CoordinatedSource(
@@ -85,7 +86,7 @@ class ReadsJob:
             weight_of=lambda one: outside.weights.get(one.split_id, 0),
             lane_of=lane_of,
         )
-        provider = ReadsProvider(OPERATOR, source, listing_timeout_s=0.0)
+        provider = ReadsProvider(OPERATOR, source, listing_timeout_s=0.0, given_up=given_up)
         spec = SourceSpec(operator_id=OPERATOR, create_reader=no_reader, coordinator=provider)
         self.job = HandDrivenJob(
             Chain(source=spec, operators=()),

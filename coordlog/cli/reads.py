@@ -8,10 +8,15 @@ import click
 from rich.text import Text
 
 from coordlog.projections.payload_json import on_one_line
-from coordlog.projections.read_audit import ReadRow, ReadSplit, ReadTask, TaskEnd
-from coordlog.projections.read_audit import reads as reads_of
+from coordlog.projections.read_audit import (
+    ReadRow,
+    ReadSplit,
+    ReadTask,
+    TaskEnd,
+    reads_and_streams,
+)
 
-from .console import Column, json_of, lasted, new_console, print_json, print_table, time_of
+from .console import Column, day_of, json_of, lasted, new_console, print_json, print_table, time_of
 from .logs import Logs, with_history
 from .reading import records_of
 
@@ -56,7 +61,7 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
     has several, which were given the same splits.
     """
     with records_of(logs, job) as records:
-        found = reads_of(records)
+        found, streams = reads_and_streams(records)
     if as_json:
         for one in found:
             print_json(json_of(one))
@@ -71,6 +76,13 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
         f"{sum(one.is_committed for one in found):,} committed). "
         f"tasks: {tasks:,} ({failed:,} failed)."
     )
+    if streams:
+        said = ", ".join(
+            f"{one.reader} has committed {one.committed:,} splits and planned last at "
+            f"{day_of(one.planned_us)} {time_of(one.planned_us)} UTC"
+            for one in streams
+        )
+        click.echo(f"streams: {said}.")
 
 
 def _by_task(found: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:

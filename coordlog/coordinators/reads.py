@@ -7,9 +7,10 @@ So nobody needs to be fenced off: what another task of the same partition was gi
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from coordlog.schemas.reads import (
     NextSplits,
     PlanRead,
     ReadCommitted,
+    ReaderGivenUp,
     ReadFailed,
     ReadFailureNoted,
     ReadPlanned,
@@ -50,6 +52,8 @@ from .listing import PatientListing
 from .watching import SplitWatch
 
 __all__ = ["CoordinatedSource", "ReadsCoordinator", "ReadsProvider"]
+
+_log = logging.getLogger(__name__)
 
 _SHARES: Final = 4
 """Of what is left a task is given at most one part in so many for each partition: the end is shared finely."""
@@ -114,10 +118,14 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
     """See the module. Keeps, beside the projection, only what follows from it."""
 
     def __init__(
-        self, context: CoordinatorContext, source: CoordinatedSource, listing_timeout_s: float
+        self,
+        context: CoordinatorContext,
+        source: CoordinatedSource,
+        listing_timeout_s: float,
+        given_up: Collection[str] = (),
     ) -> None:
         super().__init__(context)
-        self._source = source
+        self._source, self._given_up = source, given_up
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
         self._left: dict[str, deque[int]] = {}
@@ -139,6 +147,18 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         self.context.call_async(lambda: ReadsOpened(history=secrets.token_hex(8)), opened)
 
     def _begin(self) -> None:
+        for reader in sorted(self._given_up):
+            known = self.state.readers.get(reader)
+            if known is None:
+                _log.info("%s: no stream %s holds anything", self.context.operator_id, reader)
+            else:
+                _log.info(
+                    "%s: stream %s is given up at %d",
+                    self.context.operator_id,
+                    reader,
+                    known.committed,
+                )
+                self.context.record(ReaderGivenUp(reader=reader))
         self._watch = self._source.open_watch()
         self._look_on()
 
@@ -319,6 +339,7 @@ class ReadsProvider(CoordinatorProvider):
         source: CoordinatedSource,
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
+        given_up: Collection[str] = (),
     ) -> None:
         self.operator_id = operator_id
         self.payload_types = (
@@ -331,6 +352,7 @@ class ReadsProvider(CoordinatorProvider):
             ReadFailed,
             ReadFailureNoted,
             ReadPlanned,
+            ReaderGivenUp,
             ReadsOpened,
             ReadsProblem,
             ReadsSeen,
@@ -340,10 +362,11 @@ class ReadsProvider(CoordinatorProvider):
         )
         self.looks = {LookAtReads: _look}
         self._source, self._listing_timeout_s = source, listing_timeout_s
+        self._given_up = given_up
 
     def create(self, context: CoordinatorContext) -> ReadsCoordinator:
         """A new coordinator."""
-        return ReadsCoordinator(context, self._source, self._listing_timeout_s)
+        return ReadsCoordinator(context, self._source, self._listing_timeout_s, self._given_up)
 
 
 def check_can_read(state: ReadsState, *, is_unbounded: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
@@ -74,6 +75,7 @@ class CoordinatedReads:
         log: LogChoice,
         partitions: int | None,
         splits_per_batch: int | None,
+        given_up: Collection[str],
         listing_timeout_s: float,
         take_over: bool,
         log_timeout_s: float,
@@ -93,6 +95,7 @@ class CoordinatedReads:
         self.job_id, self._spark, self._log = job_id, spark, log
         self._source = source.coordinated()
         self._partitions, self._splits_max = partitions, splits_per_batch or 0
+        self._given_up = _names("given_up", given_up)
         self._listing_timeout_s, self._log_timeout_s = listing_timeout_s, log_timeout_s
         self._endpoint = endpoint
         self._driver: JobDriver | None = None
@@ -148,7 +151,10 @@ class CoordinatedReads:
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
         provider = ReadsProvider(
-            OPERATOR_ID, self._source, listing_timeout_s=self._listing_timeout_s
+            OPERATOR_ID,
+            self._source,
+            listing_timeout_s=self._listing_timeout_s,
+            given_up=self._given_up,
         )
         spec = SourceSpec(
             operator_id=OPERATOR_ID,
@@ -256,6 +262,7 @@ def coordinated(
     log: Log | None = None,
     partitions: int | None = None,
     splits_per_batch: int | None = None,
+    given_up: Collection[str] = (),
     listing_timeout_s: float = LISTING_TIMEOUT_S,
     take_over: bool = False,
     log_timeout_s: float = LOG_TIMEOUT_S,
@@ -275,6 +282,8 @@ def coordinated(
         partitions: Tasks of a read; by default as many as the session runs at once. They share its
             splits: each takes the next when it has read the one before.
         splits_per_batch: The most splits of one batch of a stream; by default all that there are.
+        given_up: Names of streams that will not go on, as `coordlog reads` lists them: ranges of topics are
+            forgotten without waiting for them. One that does go on later is refused where they are.
         listing_timeout_s: How long tries to list may fail one after the other before queries are told.
         take_over: Take a live driver's place.
         log_timeout_s: How long the log may not answer before the service ends.
@@ -292,6 +301,7 @@ def coordinated(
         log=LogChoice(job_id, bootstrap_servers, log),
         partitions=partitions,
         splits_per_batch=splits_per_batch,
+        given_up=given_up,
         listing_timeout_s=listing_timeout_s,
         take_over=take_over,
         log_timeout_s=log_timeout_s,
@@ -314,6 +324,12 @@ def _spark_schema(job_id: str, schema: pa.Schema) -> str:
                 "of a type that Spark has: give the source another `schema`",
             ) from error
     return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+
+
+def _names(option: str, value: Collection[str]) -> frozenset[str]:
+    if isinstance(value, str) or not all(isinstance(one, str) and one for one in value):
+        raise OptionError(option, value, 'a list of names, such as ["5f1c09ab"]')
+    return frozenset(value)
 
 
 def _check_count(option: str, value: int | None, highest: int) -> None:

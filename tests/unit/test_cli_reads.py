@@ -78,7 +78,9 @@ def test_reads_are_told_task_by_task(log: MemoryLog) -> None:
     ]
     assert "failed" in text
     assert "SourceError: a.csv: cut short" in text
-    assert text.endswith("reads: 2 (1 planned again, 1 committed). tasks: 3 (1 failed).\n")
+    assert "reads: 2 (1 planned again, 1 committed). tasks: 3 (1 failed).\n" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("streams: q has committed 4 splits and planned last at "), last
 
 
 def test_reads_are_told_split_by_split(log: MemoryLog) -> None:
@@ -95,6 +97,25 @@ def test_reads_as_json_have_everything(log: MemoryLog) -> None:
     assert (first["plans"], first["is_committed"], first["reader"]) == (2, True, "q")
     assert sum(one["rows"] for one in first["tasks"]) == 40
     assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
+
+
+def test_streams_that_are_followed_or_given_up_are_listed_no_more() -> None:
+    reads = ReadsJob(Outside(names=FILES))
+    for name in ("gone", "q"):
+        reads.plan_batch(0, 2, reader=name)
+    reads.plan_batch(2, 4, reader="after", follows="q")
+    assert "after has committed 2 splits" in shown(reads.job.log, "reads")
+    assert ", gone has committed 0 splits" in shown(reads.job.log, "reads")
+    reads.job.crash()
+
+    again = ReadsJob(Outside(names=FILES), log=reads.job.log, given_up=("gone",))
+
+    last = shown(again.job.log, "reads").splitlines()[-1]
+    assert (last.startswith("streams: after has"), "gone" in last, "q has" in last) == (
+        True,
+        False,
+        False,
+    )
 
 
 def test_a_question_that_was_asked_again_counts_once() -> None:

@@ -379,6 +379,34 @@ def test_splits_that_later_ones_stand_for_are_forgotten_once_all_streams_have_re
         reads.plan_batch(0, 3, reader="late")
 
 
+def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None:
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    reads.find("p0@0", "p1@0")
+    reads.plan_batch(0, 2)
+    reads.plan_batch(0, 2, reader="gone")
+    reads.find("p0@5")
+    reads.plan_batch(2, 3)
+    reads.commit(3)
+    assert reads.state.first == 0, "the other stream has not"
+    reads.job.crash()
+
+    again = ReadsJob(
+        Outside(names=reads.outside.names, is_complete=False),
+        log=reads.job.log,
+        lane_of=lane,
+        given_up=("gone", "never known"),
+    )
+
+    assert sorted(again.state.readers) == ["q"]
+    assert sorted(again.state.reads) == []
+    again.find("p1@7")
+    again.plan_batch(3, 4)
+    again.commit(4)
+    assert again.state.first == 4
+    with pytest.raises(RequestRefusedError, match=r"splits 0 to 2 .* has 4 to 4"):
+        again.plan_batch(0, 2, reader="gone")
+
+
 def test_a_stream_that_goes_on_under_another_name_holds_nothing_under_its_old_one() -> None:
     reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
     reads.find("p0@0")
