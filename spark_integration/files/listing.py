@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -210,6 +211,8 @@ class InputFiles:
             )
 
     def _file_system(self) -> tuple[Any, str]:
+        if self.url.startswith("/") and not self.storage_options:
+            return _local_at(self.url)  # asked twice for each file: what fsspec does for URLs shows
         try:
             file_system, path = url_to_fs(self.url, **self.storage_options)
         except (ImportError, ValueError) as error:
@@ -246,6 +249,13 @@ class InputFiles:
                 # A web server's index says neither size nor time.
                 told = info if info.get("size") is not None else file_system.info(name)
                 yield _of_info(str(name), told)
+
+
+@functools.lru_cache(maxsize=16)
+def _local_at(url: str) -> tuple[LocalFileSystem, str]:
+    """What `url_to_fs` gives for an absolute path."""
+    file_system, path = url_to_fs(url)
+    return file_system, str(path)
 
 
 def _of_info(path: str, info: Mapping[str, Any]) -> ListedFile:

@@ -7,6 +7,7 @@ one byte and holds nothing.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import Final, cast
 
@@ -81,6 +82,7 @@ def encode_schema(schema: pa.Schema) -> bytes:
     return zlib.compress(schema.serialize().to_pybytes(), 9)
 
 
+@functools.lru_cache(maxsize=64)  # a source's splits share theirs, or few do not
 def decode_schema(data: bytes) -> pa.Schema:
     """The schema in `data`."""
     return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(data)))
