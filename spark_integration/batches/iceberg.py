@@ -23,6 +23,14 @@ _WAP_ID: Final = "spark.wap.id"
 _PUBLISHED: Final = "DuplicateWAPCommitException"
 """What Iceberg raises for a staged snapshot that is published already."""
 
+_PUBLISHED_AS: Final = """
+SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id']) AS name
+FROM {table}.history h JOIN {table}.snapshots s ON h.snapshot_id = s.snapshot_id
+WHERE h.is_current_ancestor
+    AND startswith(coalesce(s.summary['published-wap-id'], s.summary['wap.id']), '{prefix}')
+"""
+"""One that follows the table's newest is published as it is, any other as a copy that names it."""
+
 
 def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
     """What a session needs beside the jars of `JarSet.ICEBERG`, for a catalog of folders.
@@ -44,8 +52,9 @@ def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
 class IcebergTable:
     """A `BatchSink`: an Iceberg table that is there already, with `write.wap.enabled`.
 
-    A batch is seen whole, or not at all. What a dead driver has staged stays in the table's metadata until
-    `expire_snapshots` removes it.
+    A batch is seen whole, or not at all. The first batch of a query that a driver settles is looked for in the
+    table's history, as its log may not be the one that the batch was in. What a dead driver has staged stays in
+    the table's metadata until `expire_snapshots` removes it.
 
     Args:
         name: `catalog.database.table`, each of letters, digits and underscores.
@@ -62,6 +71,8 @@ class IcebergTable:
             )
         self._name, self._catalog, self._in_catalog = name, parts[0], ".".join(parts[1:])
         self._spark: SparkSession | None = None
+        self._looked_for: set[str] = set()
+        """Queries of which this driver has settled a batch."""
 
     @property
     def destination(self) -> str:
@@ -86,13 +97,11 @@ class IcebergTable:
                 f"ALTER TABLE {self._name} SET TBLPROPERTIES ('write.wap.enabled'='true')",
             )
         self._spark = spark
+        self._looked_for.clear()
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: a snapshot that no branch has, under a name that nothing else gets."""
-        key = batch.key
-        name = (
-            f"{batch.job_id}-{key.query_id}-{key.batch_id}-{batch.driver_id}-{secrets.token_hex(4)}"
-        )
+        name = f"{_prefix(batch)}{batch.driver_id}-{secrets.token_hex(4)}"
         conf = frame.sparkSession.conf
         conf.set(_WAP_ID, name)
         try:
@@ -109,6 +118,11 @@ class IcebergTable:
         """See `BatchSink`: Iceberg publishes a staged snapshot once, and says so where it has."""
         assert self._spark is not None, "prepared"
         name = part.details["wap.id"].replace("'", "")
+        other = self._published(batch) if batch.key.query_id not in self._looked_for else ""
+        if other and other != name:
+            return PartOutcome(
+                sink=part.sink, is_done=True, rows=part.rows, details={"published-wap-id": other}
+            )
         try:
             self._spark.sql(
                 f"CALL {self._catalog}.system.publish_changes('{self._in_catalog}', '{name}')"
@@ -121,10 +135,31 @@ class IcebergTable:
                     "see that it has not been expired",
                 ) from error
         at("published")
+        self._looked_for.add(batch.key.query_id)
         return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
+
+    def _published(self, batch: Batch) -> str:
+        """The snapshot by which the table has this batch already; empty where it has not."""
+        assert self._spark is not None, "prepared"
+        try:
+            # The catalog keeps what it has read for 30 s, and others write there too.
+            self._spark.sql(f"REFRESH TABLE {self._name}")
+            found = self._spark.sql(_PUBLISHED_AS.format(table=self._name, prefix=_prefix(batch)))
+            row = found.first()
+        except PySparkException as error:
+            raise SinkError(
+                self.destination, f"its history cannot be read: {_said(error)}", "mend it"
+            ) from error
+        return "" if row is None else str(row["name"])
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`: `expire_snapshots`, which the table's owner runs anyway, removes what is staged and left."""
+
+
+def _prefix(batch: Batch) -> str:
+    """What the names of all snapshots of a batch begin with, whichever driver has staged them."""
+    key = batch.key
+    return f"{batch.job_id}-{key.query_id}-{key.batch_id}-".replace("'", "")
 
 
 def _said(error: Exception) -> str:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from batch_cases import StreamCase
 from coordlog.errors import SinkError
 from coordlog.log.jars import JarSet, resolve
+from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration import local_session
 from coordlog.spark_integration.batches.delta import DELTA_SETTINGS, DeltaTable
 from coordlog.spark_integration.batches.iceberg import (
@@ -72,6 +73,21 @@ def iceberg(folder: Path) -> None:
         ("staged", "published"),
         lambda: ids(spark, "ice.db.orders"),
     )
+    lost = StreamCase(spark, lambda: IcebergTable("ice.db.orders"))
+    for start in (
+        100,
+        110,
+    ):  # the second batch is given again after its log was lost, and is published
+        with_log = lost.driver()
+        lost.give(with_log, start, spark.range(start, start + 5, 1, 2))
+        with_log.close()
+    lost.log = MemoryLog()
+    again = lost.driver()
+    lost.give(again, 110, spark.range(110, 115, 1, 2))
+    lost.give(again, 111, spark.range(120, 125, 1, 2))
+    again.close()
+    found = [one for one in ids(spark, "ice.db.orders") if one >= 100]
+    assert found == [*range(100, 105), *range(110, 115), *range(120, 125)], found
 
 
 if __name__ == "__main__":
