@@ -125,6 +125,7 @@ def table(
     ids: ContractIds, shown: Mapping[tuple[str, str], Shown], *, has_run: bool = True
 ) -> tuple[list[str], bool]:
     """The lines of the table, and whether all is shown. Where nothing `has_run`, a test is enough."""
+    good = "shown" if has_run else "has tests"
     lines: list[str] = []
     faults: list[str] = []
     for mark, title in MARKS.items():
@@ -138,10 +139,10 @@ def table(
                 fault = "NO REASON TOLD"
             if fault is not None:
                 lacking.setdefault(fault, []).append(one)
-            lines.append(f"{one:<9} {fault or 'shown':<18} {len(found.results)}")
+            lines.append(f"{one:<9} {fault or good:<18} {len(found.results)}")
             lines += [f"    {result:<12} {node}" for node, result in sorted(found.results.items())]
         count = sum(map(len, lacking.values()))
-        faults.append(f"{len(wanted)} {title}s: {len(wanted) - count} shown, {count} not")
+        faults.append(f"{len(wanted)} {title}s: {len(wanted) - count} {good}, {count} not")
         faults += [f"  {what}: {' '.join(those)}" for what, those in sorted(lacking.items())]
         lines.append("")
     is_whole = not any(one.startswith("  ") for one in faults)
