@@ -14,11 +14,15 @@ from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration import FileSource, ParquetSink
-from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration import (
+    DatabaseTable,
+    FileSource,
+    ParquetSink,
+    coordinated,
+    coordinated_writes,
+)
 from coordlog.spark_integration.batches.exactly_once import sinks_of
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.dataframes.service import coordinated
 from coordlog.spark_integration.token import find_token
 
 from .test_exactly_once import lines_in, make_input
@@ -112,6 +116,28 @@ def test_a_stream_is_committed_by_batch_and_a_replayed_batch_is_skipped(
     with pytest.raises(Exception, match=f"instead_of='{query_id}'"):
         stream(spark, tmp_path, service.options(), "another")
     assert lines_in(tmp_path / "out") == lines
+
+
+def test_writes_by_their_short_names_are_the_same(
+    spark: SparkSession, tmp_path: Path, log: MemoryLog
+) -> None:
+    lines = make_input(tmp_path, 2)
+    with coordinated_writes(spark, "frames", ParquetSink(tmp_path / "out"), log=log) as writes:
+        for _ in range(2):
+            writes.write(values(spark.range(20)), write_id="2026-01-02")
+        frame = spark.readStream.format("text").load(str(tmp_path / "in"))
+        query = (
+            writes.write_stream(frame)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(LIMIT_S)
+        finally:
+            query.stop()
+    assert lines_in(tmp_path / "out") == lines + Counter(str(n) for n in range(20))
+    assert kinds(log).count(Kind.COMMIT_OUTCOME) == 2
 
 
 def test_no_option_and_no_setting_holds_the_token(
