@@ -36,7 +36,7 @@ def datasets(scale: float) -> list[Dataset]:
     skewed = [max(20, int(1_200_000 * scale / (1 + index) ** 1.3)) for index in range(120)]
     return [
         Dataset(name="365 equal files", rows=(int(5_000 * scale),) * 365, target=1.5),
-        # Half a second a query is what Spark takes for any Python source: here it is a smaller part.
+        # What Spark takes for any Python source, a third of a second and more, is a smaller part here.
         Dataset(name="1460 equal files", rows=(int(5_000 * scale),) * 1_460, target=1.5),
         Dataset(name="120 skewed files", rows=tuple(skewed), target=1.0),
     ]

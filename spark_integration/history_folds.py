@@ -22,6 +22,7 @@ from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind
 
 from .verdicts import COUNTS, Teller
+from .worker_archives import keep_archives
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,6 +186,7 @@ def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     Args:
         batches: `topic: string` and the columns of `STREAM_INPUT`.
     """
+    keep_archives()
     parts = [pa.Table.from_batches([one]) for one in batches if one.num_rows]
     if not parts:
         return
@@ -211,6 +213,7 @@ def tell_stream(
         frames: With a column `records`; in any order: a micro-batch is sorted here.
         state: The columns of `STREAM_STATE`.
     """
+    keep_archives()
     parts = [_from_bytes(content) for one in frames for content in one["records"]]
     come = pa.concat_tables([_INPUT.empty_table(), *parts]).sort_by("offset").combine_chunks()
     fold = _StreamFold.begun(come) if not state.exists else _StreamFold.read(state.get)

@@ -28,6 +28,7 @@ from coordlog.schemas.payload import Payload
 from .certificate import Certificate
 from .driver_connection import DriverConnection
 from .token import Token
+from .worker_archives import keep_archives
 
 __all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function", "watched_calls"]
 
@@ -165,6 +166,7 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
         CoordlogError: The task has failed, so that Spark starts another; in one sentence, because
             the driver has the traceback.
     """
+    keep_archives()
     chain = work.chain.chain()
     connection = DriverConnection(
         endpoint=work.endpoint,

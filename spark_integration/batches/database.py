@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
+from coordlog.spark_integration.worker_archives import keep_archives
 
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
@@ -287,6 +288,7 @@ class _InsertTask:
         """For `mapInArrow`: the task's number and its rows."""
         from pyspark import TaskContext  # noqa: PLC0415, in a task only
 
+        keep_archives()
         context = TaskContext.get()
         assert context is not None, "in a task"
         number, count = int(context.taskAttemptId()), 0

@@ -15,6 +15,7 @@ from coordlog.schemas.record import NO_CHECKPOINT
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.writer import ParquetFileWriter, ParquetWriterOptions
+from coordlog.spark_integration.worker_archives import keep_archives
 
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
@@ -126,6 +127,7 @@ class FilesTask:
         """Write them; the files, encoded. They are there to stay."""
         from pyspark import TaskContext  # noqa: PLC0415, in a task only
 
+        keep_archives()
         task = TaskContext.get()
         assert task is not None, "in a task"
         writer = ParquetFileWriter(self.options, label=self.label)

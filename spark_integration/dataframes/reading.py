@@ -7,8 +7,10 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,6 +27,7 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.source_events import RequestSplit, Split
+from coordlog.spark_integration.worker_archives import keep_archives
 from coordlog.subtask import PollStatus, SourceReader
 
 from .ticket import OPERATOR_ID, ServiceClient, Ticket
@@ -98,6 +101,7 @@ def read_partition(
         SourceError: A split cannot be read, or the service is gone.
         RequestRefusedError: The read is over.
     """
+    keep_archives()
     task = _Task.of_spark()
     reader = ticket.create_reader()
     with ServiceClient(ticket) as client:
@@ -111,8 +115,8 @@ def read_partition(
                 ),
                 None,
             )
-            rows = _Rows(client, reader, partition, task)
-            yield from _merged(rows.batches(), schema)
+            with _Rows(client, reader, partition, task) as rows:
+                yield from _merged(rows.batches(), schema)
         except Exception as error:
             with contextlib.suppress(CoordlogError):
                 failed = _failure(partition, task, reader, error)
@@ -123,7 +127,11 @@ def read_partition(
 
 
 class _Rows:
-    """Asks, and polls the reader, one split after the other."""
+    """Asks, and polls the reader, one split after the other. Asks on a thread of its own, in a `with` block.
+
+    Where it was given several splits at once it asks for the next when it has read half of them: an answer is an
+    append to the log, and small splits are read in less. One that was given alone is read before.
+    """
 
     def __init__(
         self, client: ServiceClient, reader: SourceReader, partition: ReadPartition, task: _Task
@@ -132,17 +140,41 @@ class _Rows:
         self._partition, self._task = partition, task
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._finished: list[SplitRead] = []
+        self._asking = ThreadPoolExecutor(1, "asks-for-splits")
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for a question that is open: the connection is for one thread."""
+        self._asking.shutdown()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Those of all splits that this partition has, and will have."""
         position = 0
-        while splits := self._next(position):
-            for one in splits:
-                yield from self._read(one)
+        answer = self._ask(position)
+        while splits := answer.result():
             position += len(splits)
+            half = len(splits) // 2 or len(splits)
+            for one in splits[:half]:
+                yield from self._read(one)
+            answer = self._ask(position)
+            for one in splits[half:]:
+                yield from self._read(one)
+        if self._finished:  # after it had asked for more, and there was none
+            self._ask(position).result()
 
-    def _next(self, position: int) -> list[Split]:
+    def _ask(self, position: int) -> Future[list[Split]]:
         finished, self._finished = self._finished, []
+        return self._asking.submit(self._next, position, finished)
+
+    def _next(self, position: int, finished: list[SplitRead]) -> list[Split]:
         request = NextSplits(
             read_id=self._partition.read_id,
             partition=self._partition.number,

@@ -34,6 +34,7 @@ from coordlog.schemas.reads import (
     ReadPlanned,
     ReadsSeen,
 )
+from coordlog.spark_integration.worker_archives import keep_archives
 
 from .reading import ReadPartition, read_partition
 from .ticket import ServiceClient, Ticket
@@ -73,15 +74,18 @@ class CoordlogDataSource(DataSource):
         """See `frame_writer`."""
         from coordlog.spark_integration.batches.frame_writer import frame_writer  # noqa: PLC0415, planners of reads wait
 
+        keep_archives()
         return frame_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802, as above
         """See `stream_writer`."""
         from coordlog.spark_integration.batches.frame_writer import stream_writer  # noqa: PLC0415, as above
 
+        keep_archives()
         return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _ticket(self) -> Ticket:
+        keep_archives()  # each of Spark's processes comes by here first
         known = ", ".join(sorted(self.tickets)) or "none"
         job_id = self.options.get("job")
         if job_id is None and len(self.tickets) == 1:

@@ -1,0 +1,165 @@
+"""A task's side of a read, without Spark: when it asks for more, and what it says of what it has read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Self, cast
+
+import pyarrow as pa
+import pytest
+
+from coordlog.errors import SourceError
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.reads import NextSplits, ReadFailed, ReadFailureNoted, SplitsGiven
+from coordlog.schemas.source_events import Split
+from coordlog.spark_integration.dataframes import reading
+from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
+from coordlog.spark_integration.dataframes.ticket import Ticket
+from coordlog.subtask import FinishedSplit, Poll, PollStatus
+
+SCHEMA = pa.schema([("name", pa.string())])
+WAIT_S = 20.0
+
+
+class Service:
+    """Gives these splits, answer by answer; notes what is asked and read, in order."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = answers
+        self.notes: list[str] = []
+        self.told: list[str] = []
+        """The splits that were said to be finished."""
+        self.asks = threading.Semaphore(0)
+
+    def ask(self, request: Payload, _answer_type: object, *, retry_s: float = 0.0) -> Payload:
+        """A `ServiceClient`'s."""
+        if isinstance(request, ReadFailed):
+            self.notes.append(f"failed {request.split_id}")
+            return ReadFailureNoted()
+        assert isinstance(request, NextSplits)
+        self.told += [one.split_id for one in request.finished]
+        self.notes.append(f"ask {request.position}")
+        had, given = 0, list[str]()
+        for one in self.answers:
+            if had == request.position:
+                given = list(one)
+                break
+            had += len(one)
+        self.asks.release()
+        return SplitsGiven(
+            read_id="r",
+            partition=0,
+            position=request.position,
+            splits=[Split(split_id=one, content=one.encode()) for one in given],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.notes.append("closed")
+
+    def create_reader(self) -> Any:  # noqa: ANN401, a SourceReader as far as it is used
+        return Reader(self)
+
+    def ticket(self) -> Ticket:
+        return cast("Ticket", SimpleNamespace(job_id="job", create_reader=self.create_reader))
+
+
+class Reader:
+    """One row a split. It reads the second half of an answer once the next question has come."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.splits, self.finished = service, list[str](), ""
+        self.seen = 0
+
+    def open(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def current_split(self) -> str | None:
+        return self.splits[0] if self.splits else None
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        self.splits += [one.decode() for one in splits]
+
+    def poll(self) -> Poll:
+        if self.finished:
+            finished, self.finished = self.finished, ""
+            done = FinishedSplit(split_id=finished, rows=1, bytes_read=1)
+            return Poll(status=PollStatus.SPLIT_FINISHED, finished=done)
+        name = self.splits[0]
+        if name == "bad":
+            raise SourceError("bad", "it is cut short", "mend it")
+        if name.startswith("late"):
+            for _ in range(2):  # the question that gave it, and the next one
+                assert self.service.asks.acquire(timeout=WAIT_S), "it asks before it has read all"
+        self.service.notes.append(name)
+        self.finished = self.splits.pop(0)
+        return Poll(status=PollStatus.BATCH, batch=pa.record_batch([[name]], schema=SCHEMA))
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace(task_attempt_id=7, attempt_number=0, stage_id=1)
+    monkeypatch.setattr(reading, "_Task", SimpleNamespace(of_spark=lambda: one))
+    monkeypatch.setattr(reading, "ServiceClient", lambda ticket: ticket.create_reader.__self__)
+
+
+def rows(service: Service) -> list[str]:
+    found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
+    return [name for batch in found for name in batch.column("name").to_pylist()]
+
+
+def test_the_next_splits_are_asked_for_when_half_of_several_are_read() -> None:
+    service = Service(["a", "b", "late"])
+
+    assert rows(service) == ["a", "b", "late"]
+
+    assert service.notes.index("ask 3") < service.notes.index("late")
+    assert service.told == ["a", "b", "late"]
+
+
+def test_a_split_that_was_given_alone_is_read_before_the_next_is_asked_for() -> None:
+    """It may take long, and others may be waiting for work."""
+    service = Service(["a"], ["b"])
+
+    assert rows(service) == ["a", "b"]
+
+    assert service.notes == ["ask 0", "a", "ask 1", "b", "ask 2", "closed"]
+    assert service.told == ["a", "b"]
+
+
+def test_what_is_read_after_the_last_question_is_told_too() -> None:
+    service = Service(["a", "b", "c", "d"])
+
+    assert rows(service) == ["a", "b", "c", "d"]
+
+    assert service.told == ["a", "b", "c", "d"]
+    assert service.notes[-2:] == ["ask 4", "closed"]
+
+
+def test_a_failure_is_told_once_no_question_is_open() -> None:
+    service = Service(["a", "bad"], ["never"])
+
+    with pytest.raises(SourceError, match="cut short"):
+        rows(service)
+
+    assert service.notes[-2:] == ["failed bad", "closed"]
+    assert set(service.notes) == {"ask 0", "ask 2", "a", "failed bad", "closed"}
+
+
+def test_a_query_that_wants_no_more_rows_leaves_no_question_open() -> None:
+    service = Service(["a", "b"], ["c", "d"])
+    found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
+    cast("Any", found).close()
+    assert service.notes == []
+
+    found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
+    next(found)
+    cast("Any", found).close()
+
+    assert service.notes[-1] == "closed"
+    assert not [one for one in threading.enumerate() if one.name.startswith("asks-for-splits")]
