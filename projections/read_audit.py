@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from coordlog.schemas.record import Kind, Record
@@ -202,7 +202,7 @@ class _Fold:
         elif record.kind is Kind.RESPONSE and name.startswith(_GIVEN):
             self._given(record, fields)
         elif record.kind is Kind.RESPONSE and name.startswith(_COMMITTED):
-            self._committed(fields)
+            self._committed(record, fields)
         elif record.kind is Kind.FACT and name.startswith(_GIVEN_UP):
             self.streams.pop(str(fields["reader"]), None)
 
@@ -263,7 +263,7 @@ class _Fold:
             return
         splits = _list(fields, "splits")
         task.given = max(task.given, _int(fields, "position") + len(splits))
-        if not splits:
+        if not splits and len(task.finished) >= task.given:  # it asks before it has read all
             task.end, task.ended_us = TaskEnd.DONE, record.timestamp_us
         for one in splits:
             split_id = str(one["split_id"])
@@ -278,10 +278,14 @@ class _Fold:
             task.end, task.ended_us = TaskEnd.FAILED, record.timestamp_us
             task.reason = str(fields["reason"])
 
-    def _committed(self, fields: Fields) -> None:
-        stream = self.streams.get(str(fields["reader"]))
-        if stream is not None:
-            self.streams[stream.reader] = replace(stream, committed=_int(fields, "end"))
+    def _committed(self, record: Record, fields: Fields) -> None:
+        reader = str(fields["reader"])
+        stream = self.streams.get(reader)
+        self.streams[reader] = StreamRow(
+            reader=reader,
+            committed=_int(fields, "end"),
+            planned_us=record.timestamp_us if stream is None else stream.planned_us,
+        )
         for read in self.reads.values():
             if read.fields["reader"] == fields["reader"]:
                 is_over = _int(read.fields, "end") <= _int(fields, "end")

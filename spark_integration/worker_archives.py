@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from typing import Final
 from zipimport import zipimporter
 
@@ -34,4 +35,5 @@ def keep_archives() -> None:
     """
     for name, finder in list(sys.path_importer_cache.items()):
         if type(finder) is zipimporter and _SPARKS_OWN.search(finder.archive):
-            sys.path_importer_cache[name] = _Kept(name)
+            with suppress(ImportError):  # it is gone from the disk: what was known of it is as good
+                sys.path_importer_cache[name] = _Kept(name)

@@ -58,7 +58,8 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
 
     A read is what one batch DataFrame, or one batch of a stream, covers: a range of the splits in
     the order of their discovery. TASK is Spark's task attempt id; a partition that was tried again
-    has several, which were given the same splits.
+    has several, which were given the same splits. Below stand the streams that may go on, and how
+    far each has committed.
     """
     with records_of(logs, job) as records:
         found, streams = reads_and_streams(records)

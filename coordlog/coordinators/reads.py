@@ -150,7 +150,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         for reader in sorted(self._given_up):
             known = self.state.readers.get(reader)
             if known is None:
-                _log.info("%s: no stream %s holds anything", self.context.operator_id, reader)
+                _log.warning("%s: no stream %s holds anything", self.context.operator_id, reader)
             else:
                 _log.info(
                     "%s: stream %s is given up at %d",

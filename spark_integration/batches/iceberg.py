@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -52,9 +53,9 @@ def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
 class IcebergTable:
     """A `BatchSink`: an Iceberg table that is there already, with `write.wap.enabled`.
 
-    A batch is seen whole, or not at all. The first batch of a query that a driver settles is looked for in the
-    table's history, as its log may not be the one that the batch was in. What a dead driver has staged stays in
-    the table's metadata until `expire_snapshots` removes it.
+    A batch is seen whole, or not at all. A driver looks for its first batches in the table's history, until one is
+    not there: its log may have lost what the table has, which is found as long as the table keeps its snapshot. What
+    a dead driver has staged stays in the table's metadata until `expire_snapshots` removes it.
 
     Args:
         name: `catalog.database.table`, each of letters, digits and underscores.
@@ -72,7 +73,7 @@ class IcebergTable:
         self._name, self._catalog, self._in_catalog = name, parts[0], ".".join(parts[1:])
         self._spark: SparkSession | None = None
         self._looked_for: set[str] = set()
-        """Queries of which this driver has settled a batch."""
+        """Queries of which this driver has published a batch that the table did not have."""
 
     @property
     def destination(self) -> str:
@@ -118,11 +119,10 @@ class IcebergTable:
         """See `BatchSink`: Iceberg publishes a staged snapshot once, and says so where it has."""
         assert self._spark is not None, "prepared"
         name = part.details["wap.id"].replace("'", "")
-        other = self._published(batch) if batch.key.query_id not in self._looked_for else ""
-        if other and other != name:
-            return PartOutcome(
-                sink=part.sink, is_done=True, rows=part.rows, details={"published-wap-id": other}
-            )
+        there = self._published(batch) if batch.key.query_id not in self._looked_for else ""
+        if there:
+            details = {} if there == name else {"published-wap-id": there}
+            return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details=details)
         try:
             self._spark.sql(
                 f"CALL {self._catalog}.system.publish_changes('{self._in_catalog}', '{name}')"
@@ -146,7 +146,7 @@ class IcebergTable:
             self._spark.sql(f"REFRESH TABLE {self._name}")
             found = self._spark.sql(_PUBLISHED_AS.format(table=self._name, prefix=_prefix(batch)))
             row = found.first()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise SinkError(
                 self.destination, f"its history cannot be read: {_said(error)}", "mend it"
             ) from error
@@ -157,9 +157,9 @@ class IcebergTable:
 
 
 def _prefix(batch: Batch) -> str:
-    """What the names of all snapshots of a batch begin with, whichever driver has staged them."""
-    key = batch.key
-    return f"{batch.job_id}-{key.query_id}-{key.batch_id}-".replace("'", "")
+    """What the names of all snapshots of a batch's part begin with, whichever driver has staged them."""
+    key, sink = batch.key, hashlib.sha256(batch.sink.encode()).hexdigest()[:8]
+    return f"{batch.job_id}-{key.query_id}-{key.batch_id}-{sink}-".replace("'", "")
 
 
 def _said(error: Exception) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from coordlog.errors import OptionError
 from coordlog.limits import LOG_TIMEOUT_S
 from coordlog.log.port import Log
 
 from .exactly_once import Sinks, sinks_of
+from .parquet import ParquetBatches
 from .service import BatchService
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class CoordinatedWrites:
         """For `format("coordlog")`; they hold no secret.
 
         Raises:
-            OptionError: There is no such sink, or it is not one of files.
+            OptionError: There is no such sink.
+            UsageError: It has not been started.
         """
         return self._service.options(sink)
 
@@ -74,7 +77,7 @@ class CoordinatedWrites:
             sink: Its name, where there are several.
 
         Raises:
-            OptionError: As `options`.
+            OptionError, UsageError: As `options`.
             pyspark.errors.PySparkException: Spark's, with what the driver or the sink has said.
         """
         writer: DataFrameWriter = frame.write.format(_FORMAT).mode("append")
@@ -87,7 +90,7 @@ class CoordinatedWrites:
         """`frame.writeStream.format("coordlog")` with these options: give it a `checkpointLocation`, and start it.
 
         Raises:
-            OptionError: As `options`.
+            OptionError, UsageError: As `options`.
         """
         writer: DataStreamWriter = frame.writeStream.format(_FORMAT)
         return writer.options(**self.options(sink))
@@ -119,11 +122,19 @@ def coordinated_writes(
         payload_store: Where payloads go that are too large for the log, as for a `Job`.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or a sink is not one of files.
     """
+    sinks = sinks_of(sink)
+    for name, one in sinks.items():
+        if not isinstance(one, ParquetBatches):
+            raise OptionError(
+                "sink",
+                f"{name}: {type(one).__name__}",
+                "a `ParquetSink`: others are written with `exactly_once`",
+            )
     service = BatchService(
         job=job_id,
-        sinks=sinks_of(sink),
+        sinks=sinks,
         bootstrap_servers=bootstrap_servers,
         log=log,
         instead_of=instead_of,

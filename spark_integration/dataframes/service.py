@@ -327,7 +327,9 @@ def _spark_schema(job_id: str, schema: pa.Schema) -> str:
 
 
 def _names(option: str, value: Collection[str]) -> frozenset[str]:
-    if isinstance(value, str) or not all(isinstance(one, str) and one for one in value):
+    given: object = value  # by callers without types too
+    is_list = isinstance(given, Collection) and not isinstance(given, str)
+    if not is_list or not all(isinstance(one, str) and one for one in value):
         raise OptionError(option, value, 'a list of names, such as ["5f1c09ab"]')
     return frozenset(value)
 

@@ -211,7 +211,7 @@ class InputFiles:
             )
 
     def _file_system(self) -> tuple[Any, str]:
-        if self.url.startswith("/") and not self.storage_options:
+        if self.url.startswith("/") and ":" not in self.url and not self.storage_options:
             return _local_at(self.url)  # asked twice for each file: what fsspec does for URLs shows
         try:
             file_system, path = url_to_fs(self.url, **self.storage_options)

@@ -17,12 +17,15 @@ from batch_cases import StreamCase
 from coordlog.errors import SinkError
 from coordlog.log.jars import JarSet, resolve
 from coordlog.log.memory import MemoryLog
+from coordlog.schemas.record import Kind
 from coordlog.spark_integration import local_session
 from coordlog.spark_integration.batches.delta import DELTA_SETTINGS, DeltaTable
+from coordlog.spark_integration.batches.exactly_once import ExactlyOnce
 from coordlog.spark_integration.batches.iceberg import (
     IcebergTable,
     iceberg_settings,
 )
+from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import BatchSink
 
 
@@ -88,6 +91,31 @@ def iceberg(folder: Path) -> None:
     again.close()
     found = [one for one in ids(spark, "ice.db.orders") if one >= 100]
     assert found == [*range(100, 105), *range(110, 115), *range(120, 125)], found
+    cut = StreamCase(spark, lambda: IcebergTable("ice.db.orders"))  # a log that has lost its end
+    whole = cut.driver()
+    for batch_id in range(2):
+        cut.give(whole, batch_id, spark.range(300 + batch_id, 301 + batch_id))
+    whole.close()
+    stored = list(cut.log.read(0, cut.log.high_watermark()))
+    outcomes = [one.offset for one in stored if one.record().kind is Kind.COMMIT_OUTCOME]
+    del cut.log._partition.records[outcomes[0] :]
+    again = cut.driver()
+    for batch_id in range(1, 3):
+        cut.give(again, batch_id, spark.range(300 + batch_id, 301 + batch_id))
+    again.close()
+    found = [one for one in ids(spark, "ice.db.orders") if one >= 300]
+    assert found == [300, 301, 302], found
+    one, other = IcebergTable("ice.db.orders"), IcebergTable("ice.db.orders")
+    both = ExactlyOnce(
+        lambda frame, _batch_id: {"one": frame, "other": frame.selectExpr("id + 10 AS id")},
+        service=lambda: BatchService(
+            job="both", log=MemoryLog(), sinks={"one": one, "other": other}
+        ),
+    )
+    lost.give(both, 0, spark.range(200, 203))
+    both.close()
+    found = [one for one in ids(spark, "ice.db.orders") if one >= 200]
+    assert found == [200, 201, 202, 210, 211, 212, 300, 301, 302], found
 
 
 if __name__ == "__main__":

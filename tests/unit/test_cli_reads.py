@@ -99,6 +99,21 @@ def test_reads_as_json_have_everything(log: MemoryLog) -> None:
     assert (second["read_id"], second["tasks"], second["splits"]) == ("5ca1ab1e", [], [])
 
 
+def test_a_task_that_was_told_that_there_is_no_more_is_done_once_it_has_read_what_it_has() -> None:
+    """It asks before it has read all: an executor may be lost in between."""
+    reads = ReadsJob(Outside(names=FILES))
+    read = reads.plan("r", partitions=1)
+    given: list[SplitRead] = []
+    while splits := reads.ask(next_request(read.read_id, 0, len(given)), SplitsGiven).splits:
+        given += [SplitRead(split_id=one.split_id, rows=1, bytes_read=9) for one in splits]
+
+    (early,) = json.loads(shown(reads.job.log, "reads", "--json"))["tasks"]
+    reads.ask(next_request(read.read_id, 0, len(given), finished=given), SplitsGiven)
+    (late,) = json.loads(shown(reads.job.log, "reads", "--json"))["tasks"]
+
+    assert (early["end"], late["end"]) == ("reading", "done")
+
+
 def test_streams_that_are_followed_or_given_up_are_listed_no_more() -> None:
     reads = ReadsJob(Outside(names=FILES))
     for name in ("gone", "q"):

@@ -32,6 +32,9 @@ class Service:
         self.told: list[str] = []
         """The splits that were said to be finished."""
         self.asks = threading.Semaphore(0)
+        self.holds_at = -1
+        """The position at which an answer waits until it `goes_on`."""
+        self.is_held, self.goes_on = threading.Event(), threading.Event()
 
     def ask(self, request: Payload, _answer_type: object, *, retry_s: float = 0.0) -> Payload:
         """A `ServiceClient`'s."""
@@ -40,6 +43,9 @@ class Service:
             return ReadFailureNoted()
         assert isinstance(request, NextSplits)
         self.told += [one.split_id for one in request.finished]
+        if request.position == self.holds_at:
+            self.is_held.set()
+            assert self.goes_on.wait(WAIT_S)
         self.notes.append(f"ask {request.position}")
         had, given = 0, list[str]()
         for one in self.answers:
@@ -151,15 +157,22 @@ def test_a_failure_is_told_once_no_question_is_open() -> None:
     assert set(service.notes) == {"ask 0", "ask 2", "a", "failed bad", "closed"}
 
 
-def test_a_query_that_wants_no_more_rows_leaves_no_question_open() -> None:
-    service = Service(["a", "b"], ["c", "d"])
+def test_a_query_that_wants_no_more_rows_waits_for_the_question_that_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection is for one thread: it is closed once nobody asks by it."""
+    monkeypatch.setattr(reading, "DATAFRAME_BATCH_ROWS", 1)
+    service = Service(["a", "b", "c"], ["d"])
+    service.holds_at = 3
     found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
-    cast("Any", found).close()
-    assert service.notes == []
+    assert [next(found).num_rows for _ in range(2)] == [1, 1]
+    assert service.is_held.wait(WAIT_S), "it has asked while it reads"
 
-    found = read_partition(service.ticket(), ReadPartition("r", 0, 1), SCHEMA)
-    next(found)
-    cast("Any", found).close()
+    closing = threading.Thread(target=cast("Any", found).close)
+    closing.start()
+    assert "closed" not in service.notes
+    service.goes_on.set()
+    closing.join(WAIT_S)
 
-    assert service.notes[-1] == "closed"
+    assert service.notes == ["ask 0", "a", "b", "ask 3", "closed"]
     assert not [one for one in threading.enumerate() if one.name.startswith("asks-for-splits")]
