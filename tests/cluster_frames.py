@@ -1,7 +1,7 @@
 """Queries as their user submits them: `spark-submit --py-files coordlog.zip cluster_frames.py '{"job_id": …}'`.
 
-A stream reads a coordinated folder and commits its batches once, to files, a database and a Delta table; then a
-batch query copies all of it. It imports nothing of the tests: they are not there where it runs.
+A stream reads a coordinated folder and commits its batches once; then a batch query copies all of it. It imports
+nothing of the tests: they are not there where it runs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from coordlog.spark_integration import (
-    DatabaseTable,
-    DeltaTable,
-    FileSource,
-    ParquetSink,
-    coordinated,
-    coordinated_writes,
-    exactly_once,
-)
+from coordlog.spark_integration import FileSource, KafkaLog, ParquetSink, exactly_once
+from coordlog.spark_integration.batches.exactly_once import sinks_of
+from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.dataframes import coordinated
 
 GIVEN: Final[dict[str, Any]] = json.loads(sys.argv[1])
 
@@ -38,9 +33,11 @@ def slowly(
         yield batch
 
 
-def to_each(frame: DataFrame, _batch_id: int) -> dict[str, DataFrame]:
-    """The same rows for each sink; the first is slow, so that something can die in the middle."""
-    return {"files": frame.mapInArrow(slowly, frame.schema), "table": frame, "delta": frame}
+def log_of(part: str) -> KafkaLog:
+    """The log of one of the program's jobs."""
+    log = KafkaLog.for_job(f"{GIVEN['job_id']}-{part}", GIVEN["servers"])
+    log.create()
+    return log
 
 
 def main() -> None:
@@ -55,20 +52,11 @@ def main() -> None:
         bootstrap_servers=GIVEN["servers"],
         splits_per_batch=GIVEN["splits_per_batch"],
     )
-    once = exactly_once(
-        to_each,
-        job=f"{job_id}-sink",
-        bootstrap_servers=GIVEN["servers"],
-        sink={
-            "files": ParquetSink(folder / "out"),
-            "table": DatabaseTable.postgresql(GIVEN["database"], "cluster_rows"),
-            "delta": DeltaTable(str(folder / "delta")),
-        },
-    )
+    once = exactly_once(job=f"{job_id}-sink", log=log_of("sink"), sink=ParquetSink(folder / "out"))
     with reads, once as write:
+        rows = reads.read_stream().mapInArrow(slowly, reads.read().schema)
         query = (
-            reads.read_stream()
-            .writeStream.foreachBatch(write)
+            rows.writeStream.foreachBatch(write)
             .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(processingTime="50 milliseconds")
             .start()
@@ -77,13 +65,11 @@ def main() -> None:
         while len(list(commits.glob("[0-9]*"))) < GIVEN["batches"]:
             query.awaitTermination(1)
         query.stop()
-        copy = ParquetSink(folder / "copy")
-        with coordinated_writes(
-            spark, f"{job_id}-copy", copy, bootstrap_servers=GIVEN["servers"]
-        ) as writes:
-            writes.write(reads.read(), write_id="the-only-one")
-    delta = spark.read.format("delta").load(str(folder / "delta"))
-    (folder / "delta.json").write_text(json.dumps([row.id for row in delta.collect()]), "utf-8")
+        sinks = sinks_of(ParquetSink(folder / "copy"))
+        with BatchService(job=f"{job_id}-copy", log=log_of("copy"), sinks=sinks) as service:
+            service.start(spark)
+            copy = reads.read().write.format("coordlog").mode("append")
+            copy.options(**service.options(), write_id="the-only-one").save()
     print("the queries have ended", flush=True)
     spark.stop()
 
