@@ -20,7 +20,7 @@ from coordlog.log.port import Log
 from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.payload_cleaning import addressed_in
 from coordlog.projections.audit import audit_records
-from coordlog.projections.state import JobState
+from coordlog.projections.state import JobState, sorted_values
 from coordlog.schemas.record import Kind
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
@@ -34,6 +34,11 @@ class Beginning:
     checkpoint_id: int
     end_offset: int
     """Of the other log, exclusive: the turn in which the checkpoint completed is the last."""
+    unsettled: tuple[int, ...]
+    """Checkpoints up to this one of which the other job may still have something to commit, ascending.
+
+    The new job never does: nobody has these rows where the other one is not started again.
+    """
 
 
 def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
@@ -56,9 +61,15 @@ def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
             "another job can begin only from a history that is whole, not from one that was pruned; "
             f"job {other_id} itself can go back to what `coordlog checkpoint {other_id}` lists",
         )
-    number = _number_of(read_job(other, other_id, _anything).state, checkpoint)
+    state = read_job(other, other_id, _anything).state
+    number = _number_of(state, checkpoint)
     end = _end_of(other, other_id, number)
-    return Beginning(other_id=other_id, checkpoint_id=number, end_offset=end)
+    return Beginning(
+        other_id=other_id,
+        checkpoint_id=number,
+        end_offset=end,
+        unsettled=tuple(sorted(n for n in _to_commit(state) if n <= number)),
+    )
 
 
 def begin_from(
@@ -116,6 +127,17 @@ def begin_from(
 
 def _anything(_state: JobState) -> None:
     """Whatever has become of the other job."""
+
+
+def _to_commit(state: JobState) -> set[int]:
+    """Completed checkpoints of which something may have no outcome yet."""
+    unsettled = {*state.granted, *state.set_aside}
+    unsettled |= {one.checkpoint_id for one in sorted_values(state.intents)}
+    if (
+        state.owed_complete is not None
+    ):  # what its coordinators commit of it is told by nothing else yet
+        unsettled.add(state.owed_complete)
+    return unsettled
 
 
 def _number_of(state: JobState, checkpoint: str) -> int:

@@ -63,6 +63,13 @@ def begin(logs: Logs, *, job: str, origin: str, payload_store: str | None) -> No
         f"{beginning.end_offset:,} records copied; run it with a destination of its own",
         err=True,
     )
+    if beginning.unsettled:
+        numbers = ", ".join(map(str, beginning.unsettled))
+        click.echo(
+            f"job {other} may not have committed all that these checkpoints allow: {numbers}; {job} never does: "
+            f"unless {other} runs, start it once more, or nobody has those rows",
+            err=True,
+        )
 
 
 def _copied(count: int, total: int) -> None:

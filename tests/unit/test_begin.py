@@ -19,7 +19,7 @@ from coordlog.log.copying import to_append
 from coordlog.log.memory import Meanwhile, MemoryLog
 from coordlog.log.port import Log, StoredRecord
 from coordlog.own_reign import append_fact, read_records
-from coordlog.projections.audit import audit
+from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.progress import progress
 from coordlog.projections.state import Phase
 from coordlog.projections.verification import verify
@@ -229,6 +229,11 @@ def behind_its_first_reign(how: str) -> MemoryLog:
     return prefix_of(job.log, reigns[-1] + 1) if how == "at once" else job.log
 
 
+def counted_kinds(log: MemoryLog) -> list[Kind]:
+    there = audit_records(log.read(0, log.high_watermark()))
+    return [one.record.kind for one in there if one.counts and one.record is not None]
+
+
 def is_reign(stored: StoredRecord) -> bool:
     return stored.header is not None and stored.header.is_epoch_started
 
@@ -356,6 +361,36 @@ def test_what_is_not_there_is_refused_by_name() -> None:
     assert used.high_watermark() == count
 
 
+def test_it_tells_what_the_other_job_may_still_have_to_commit() -> None:
+    """At each cut of its log: a checkpoint from its completion on, up to the outcome of its commit."""
+    log = worked(3).log
+    told = set[tuple[int, ...]]()
+    for cut in range(log.high_watermark(), 0, -1):
+        log.lose_from(cut)
+        kinds = counted_kinds(log)
+        done = kinds.count(Kind.CHECKPOINT_COMPLETED)
+        if done:
+            unsettled = find_beginning(log, "job", str(done)).unsettled
+            assert unsettled == tuple(range(kinds.count(Kind.COMMIT_OUTCOME) + 1, done + 1)), cut
+            told.add(unsettled)
+    assert told == {(), (1,), (2,), (3,)}
+
+
+def unsettled(old: HandDrivenJob) -> MemoryLog:
+    """The job's log, up to before its newest commit is settled."""
+    outcome = old.history(Kind.COMMIT_OUTCOME)[-1]
+    there = old.log.read(0, old.log.high_watermark())
+    old.log.lose_from(next(one.offset for one in there if one.record() == outcome))
+    return old.log
+
+
+def test_of_checkpoints_above_that_one_it_says_nothing() -> None:
+    log = unsettled(worked())
+
+    assert find_beginning(log, "job", "4").unsettled == (4,)
+    assert find_beginning(log, "job", "3").unsettled == ()
+
+
 # --- by command -------------------------------------------------------------------------------------------------------
 class SomeLogs:
     """Logs in memory, by job."""
@@ -396,6 +431,13 @@ def test_the_command_begins_a_job_and_says_so(tmp_path: Path) -> None:
         logs.logs["job"].read(0, copied), logs.logs["other"].read(0, copied)
     )
     assert all(a == b for a, b in pairs)
+
+
+def test_the_command_says_what_nobody_commits_where_the_other_job_is_not_started_again() -> None:
+    logs = SomeLogs(job=unsettled(worked()))
+
+    assert "unless job runs, start it once more" in run(logs, "other", "job@4").stderr
+    assert "once more" not in run(logs, "third", "job@3").stderr
 
 
 def test_the_command_refuses_before_it_makes_a_log() -> None:
