@@ -109,13 +109,20 @@ class _CommandRound:
         )
 
     def prepare(self) -> None:
-        """A job with a checkpoint that is committed, and a driver that is gone."""
+        """A job with a checkpoint that is committed, and a driver that is gone.
+
+        One to begin from has a later checkpoint too, whose commit it has never done.
+        """
+        pause_at = ("before publishing", 2) if self.is_begin else None
         former = self.former = self.start(
-            "former", self.former_id, self.folders, batch_s=_FORMER_BATCH_S
+            "former", self.former_id, self.folders, batch_s=_FORMER_BATCH_S, pause_at=pause_at
         )
-        wait_until(
-            lambda: self.folders.published() or former.status is not None, _BEGINS_S, "published"
-        )
+
+        def is_far_enough() -> bool:
+            is_there = former.is_stopped if self.is_begin else bool(self.folders.published())
+            return is_there or former.status is not None
+
+        wait_until(is_far_enough, _BEGINS_S, "published")
         former.end()
         if former.status != -signal.SIGKILL:
             raise FencingError(f"the former driver ended with {former.status}: {former.error}")
@@ -145,8 +152,7 @@ class _CommandRound:
                 return ("prune", self.job_id, "--yes")
             case _:
                 done = read_history(self.servers, f"{self.former_id}.log")
-                number = done.of_kind("CHECKPOINT_COMPLETED")[-1].value["checkpoint_id"]
-                return ("begin", self.job_id, f"{self.former_id}@{number}")
+                return ("begin", self.job_id, f"{self.former_id}@{_newest_settled(done)}")
 
     def follow(self) -> None:
         """Start a driver of the job, and let it work."""
@@ -281,6 +287,20 @@ def run_command_round(seed: int, plan: Plan, servers: str, root: Path) -> Outcom
         records=len(history.lines),
         late=sum(line.offset > begin for line in own),
     )
+
+
+def _newest_settled(history: History) -> int:
+    """The checkpoint whose rows the former driver has published: those of a later one nobody ever will."""
+    open_intents = {
+        one.sequence: one.value["checkpoint_id"] for one in history.of_kind("COMMIT_INTENT")
+    }
+    newest = -1
+    for one in history.of_kind("COMMIT_OUTCOME"):
+        if one.value["attributes"]["settled"] == "true":
+            newest = open_intents.pop(one.value["cause"])
+    if newest < 0 or not open_intents:
+        raise FencingError(f"settled: {newest}, open: {open_intents}; there is to be one of each")
+    return newest
 
 
 def _name(number: int) -> str:

@@ -67,7 +67,8 @@ class Steps:
             self._count += 1
             is_it = self._count == self._pause_at[1]
         if is_it:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Sent to the process, another thread may take it, while this one goes on past the step.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     def did(self, **done: Unpack[Note]) -> None:
         """Note one thing: with one `write`, so that it stands whatever becomes of this process."""
