@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from coordlog.driver import JobDriver
@@ -174,12 +173,7 @@ class BatchService:
         """The service; started by `start`."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close."""
         self.close()
 

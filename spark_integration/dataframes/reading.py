@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import pyarrow as pa
@@ -146,12 +145,7 @@ class _Rows:
         """Itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Wait for a question that is open: the connection is for one thread."""
         self._asking.shutdown()
 
