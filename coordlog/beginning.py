@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from coordlog.claiming import FORMER_LOGS
 from coordlog.errors import CommandError, OffsetGapError, PayloadLostError
 from coordlog.limits import APPEND_TIMEOUT_S, WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
@@ -20,8 +21,8 @@ from coordlog.log.port import Log
 from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.payload_cleaning import addressed_in
 from coordlog.projections.audit import audit_records
-from coordlog.projections.state import JobState, sorted_values
-from coordlog.schemas.record import Kind
+from coordlog.projections.state import JobState
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -63,12 +64,15 @@ def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
         )
     state = read_job(other, other_id, _anything).state
     number = _number_of(state, checkpoint)
-    end = _end_of(other, other_id, number)
+    end, unsettled = _looked_for(other, other_id, number)
+    unsettled |= {*state.granted, *state.set_aside}
+    if state.owed_complete is not None and not state.is_another_jobs:
+        unsettled.add(state.owed_complete)  # what its coordinators commit of it stands nowhere yet
     return Beginning(
         other_id=other_id,
         checkpoint_id=number,
         end_offset=end,
-        unsettled=tuple(sorted(n for n in _to_commit(state) if n <= number)),
+        unsettled=tuple(sorted(one for one in unsettled if one <= number)),
     )
 
 
@@ -120,6 +124,7 @@ def begin_from(
             "begun_from": f"{beginning.other_id}@{beginning.checkpoint_id}",
             "cluster_id": log.identity.cluster_id,
             "topic_id": log.identity.topic_id,
+            FORMER_LOGS: "[]",  # where the other job was before it was adopted, this one never was
         },
         patience=patience,
     )
@@ -127,17 +132,6 @@ def begin_from(
 
 def _anything(_state: JobState) -> None:
     """Whatever has become of the other job."""
-
-
-def _to_commit(state: JobState) -> set[int]:
-    """Completed checkpoints of which something may have no outcome yet."""
-    unsettled = {*state.granted, *state.set_aside}
-    unsettled |= {one.checkpoint_id for one in sorted_values(state.intents)}
-    if (
-        state.owed_complete is not None
-    ):  # what its coordinators commit of it is told by nothing else yet
-        unsettled.add(state.owed_complete)
-    return unsettled
 
 
 def _number_of(state: JobState, checkpoint: str) -> int:
@@ -154,23 +148,59 @@ def _number_of(state: JobState, checkpoint: str) -> int:
     )
 
 
-def _end_of(other: Log, other_id: str, number: int) -> int:
-    """The offset after the turn in which the checkpoint completed."""
+def _looked_for(other: Log, other_id: str, number: int) -> tuple[int, set[int]]:
+    """The offset after the turn in which the checkpoint completed; and checkpoints that open intents commit."""
+    end: int | None = None
     is_found = False
-    done = []
+    done: list[int] = []
+    intents = _Intents()
     for one in audit_records(other.read(0, other.high_watermark())):
         if not one.counts or one.record is None:
             continue
-        if one.record.kind is Kind.CHECKPOINT_COMPLETED:
-            done.append(str(one.record.checkpoint_id))
+        intents.apply(one.record)
+        if one.record.kind is Kind.CHECKPOINT_COMPLETED and one.record.checkpoint_id is not None:
+            done.append(one.record.checkpoint_id)
             is_found = is_found or one.record.checkpoint_id == number
-        if is_found and one.record.turn_remaining == 0:
-            return one.offset + 1
-    raise CommandError(
-        other_id,
-        f"checkpoint {number} has not completed",
-        f"those that have: {', '.join(done) or 'none'}",
-    )
+        if is_found and end is None and one.record.turn_remaining == 0:
+            end = one.offset + 1
+    if end is None:
+        raise CommandError(
+            other_id,
+            f"checkpoint {number} has not completed",
+            f"those that have: {', '.join(map(str, done)) or 'none'}",
+        )
+    return end, {one for one in done if intents.is_open_for(one)}
+
+
+class _Intents:
+    """The intents of a job that have no outcome yet, with the checkpoints that each commits."""
+
+    def __init__(self) -> None:
+        self._job_id = ""
+        self._open: dict[int, tuple[int, int]] = {}
+        """By sequence: the checkpoints above the first number, up to the second."""
+        self._newest: dict[str, tuple[int, int]] = {}
+        """By operator, the same of its newest."""
+
+    def apply(self, record: Record) -> None:
+        """One more record that counts."""
+        if record.kind is Kind.EPOCH_STARTED and record.job_id != self._job_id:
+            self._job_id = record.job_id
+            self._open.clear()  # those are of the job that this one has begun from
+        elif record.kind is Kind.COMMIT_INTENT:
+            assert record.sequence is not None, "a record that counts has one"
+            operator_id, number = record.operator_id or "", record.checkpoint_id or 0
+            newest = self._newest.get(operator_id, (NO_CHECKPOINT, NO_CHECKPOINT))
+            if number > newest[1]:  # else another one of the same completion
+                newest = self._newest[operator_id] = (newest[1], number)  # clause H1
+            self._open[record.sequence] = newest
+        elif record.kind is Kind.COMMIT_OUTCOME and record.attributes["settled"] == "true":
+            assert record.cause is not None, "an outcome has an intent"
+            self._open.pop(record.cause, None)
+
+    def is_open_for(self, checkpoint_id: int) -> bool:
+        """Whether one may have something of this checkpoint."""
+        return any(above < checkpoint_id <= upto for above, upto in self._open.values())
 
 
 def _copy(

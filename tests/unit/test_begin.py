@@ -391,6 +391,36 @@ def test_of_checkpoints_above_that_one_it_says_nothing() -> None:
     assert find_beginning(log, "job", "3").unsettled == ()
 
 
+@pytest.mark.clause("H1")
+def test_an_intent_is_for_the_checkpoints_that_its_completion_stands_for_too() -> None:
+    """A coordinator that commits only each third time: what the fifth and sixth allow is in the seventh's intent."""
+    old = worked()
+    (provider,) = old.chain.coordinators
+    assert isinstance(provider, NotingProvider)
+    (attempt,) = old.attempts.values()
+    for number in (5, 6, 7):
+        provider.is_committing = number == 7
+        assert old.trigger() == number
+        attempt.ack_checkpoint(number, committables=[("source", b"rows of %d" % number)])
+    log = unsettled(old)
+
+    assert find_beginning(log, "job", "7").unsettled == (5, 6, 7)
+    assert find_beginning(log, "job", "5").unsettled == (5,)
+    assert find_beginning(log, "job", "4").unsettled == ()
+
+
+def test_what_another_job_had_to_commit_is_not_told_as_this_one_s() -> None:
+    old = worked()
+    log = MemoryLog("other")
+    begin_from(unsettled(old), log, find_beginning(old.log, "job", "4"), job_id="other")
+
+    assert find_beginning(old.log, "job", "4").unsettled == (4,)
+    assert find_beginning(log, "other", "4").unsettled == ()
+    job = started(log, chain("b"))
+    job.crash()
+    assert find_beginning(log, "other", "4").unsettled == ()
+
+
 # --- by command -------------------------------------------------------------------------------------------------------
 class SomeLogs:
     """Logs in memory, by job."""
