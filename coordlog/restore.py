@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from coordlog.branching import branched, check_begun, check_branch, check_goes_on
 from coordlog.chain import Chain
-from coordlog.errors import OptionError, RecordError, RestoreError
+from coordlog.errors import OptionError, OutOfRangeError, RecordError, RestoreError
 from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.log.protocol import Place
@@ -245,37 +246,60 @@ def rebuild(
 
     Raises:
         RecordError: A record that counts cannot be read or applied.
-        RestoreError: The log does not begin at its beginning, and there is no snapshot to start from.
+        RestoreError: The log does not begin at its beginning, and there is no snapshot to start from; or it was
+            pruned meanwhile.
         LogUnavailableError: No progress within the bound.
     """
     operators = frozenset(link.operator_id for link in chain.links)
     made = Rebuild(projection, chain.payload_types, operators)
     start, end = log.start_offset(), log.high_watermark()
-    search = SnapshotSearch()
-    codec = SnapshotCodec(projection, operators)
-    if not codec.without_codec:
-        opened = chain.payload_types.open_payload
-        if not is_whole:
-            search = find_snapshot(log, codec, start, end, opened)
-        elif 0 < start < end:  # a pruned log: this is its whole
-            search = first_snapshot(log, codec, start, opened)
-            if search.found is None:
+    with _not_pruned_meanwhile(log, start):
+        search = SnapshotSearch()
+        codec = SnapshotCodec(projection, operators)
+        if not codec.without_codec:
+            opened = chain.payload_types.open_payload
+            if not is_whole:
                 search = find_snapshot(log, codec, start, end, opened)
-        made.begin_at(search)
-    if start > made.end_offset:
-        raise _no_beginning(log, start, search)
-    reached = time.monotonic()
-    for stored in log.read(made.end_offset, end):
-        if watch is not None:
-            watch(stored)
-        made.feed(stored)
-        if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
-            continue
-        if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0:
-            reached = time.monotonic()
-            on_progress(stored.offset + 1, end)
+            elif 0 < start < end:  # a pruned log: this is its whole
+                search = first_snapshot(log, codec, start, opened)
+                if search.found is None:
+                    search = find_snapshot(log, codec, start, end, opened)
+            made.begin_at(search)
+        if start > made.end_offset:
+            raise _no_beginning(log, start, search)
+        reached = time.monotonic()
+        for stored in log.read(made.end_offset, end):
+            if watch is not None:
+                watch(stored)
+            made.feed(stored)
+            if stored.offset % _LOOK_EVERY != 0 or on_progress is None:
+                continue
+            if stored.offset % _PROGRESS_EVERY == 0 or time.monotonic() - reached > 1.0:
+                reached = time.monotonic()
+                on_progress(stored.offset + 1, end)
     made.end_offset = end
     return made
+
+
+@contextmanager
+def _not_pruned_meanwhile(log: Log, start: int) -> Generator[None]:
+    """Name a prune for what it is, where it takes away what is being read.
+
+    Raises:
+        RestoreError: The log begins above `start` now.
+    """
+    try:
+        yield
+    except OutOfRangeError as error:
+        if error.start_offset <= start:
+            raise
+        raise RestoreError(
+            log.identity.name,
+            "its first offset",
+            f"{error.start_offset:,}",
+            f"{start:,}, as it was when the restore began,",
+            "somebody has pruned it meanwhile: run the same command again",
+        ) from error
 
 
 def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:

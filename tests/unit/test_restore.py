@@ -6,7 +6,9 @@ import pytest
 
 from coordlog.errors import OptionError, RecordError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
+from coordlog.log.port import UnstoredRecord
 from coordlog.projections.state import Phase
+from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
@@ -20,6 +22,7 @@ from kernel_fakes import (
     inside,
     kinds,
     log_of,
+    prefix_of,
     send_down,
 )
 
@@ -384,3 +387,22 @@ def test_a_new_job_asks_its_sinks_whether_a_history_of_before_has_published() ->
     with pytest.raises(SinkError, match="job job has been here"):
         HandDrivenJob(chain_of(NotingProvider(sink=Used())), log=log)
     assert log.high_watermark() == 0
+
+
+@pytest.mark.clause("E9")
+def test_a_log_that_is_pruned_while_it_is_read_is_told_as_that() -> None:
+    class Pruned(MemoryLog):
+        def start_offset(self) -> int:
+            start = super().start_offset()
+            self.remove_below(5)
+            return start
+
+    log = Pruned("prefix")
+    old = crashed_with_channel_state(NotingProvider())
+    for one in prefix_of(old.log, old.log.high_watermark()).records:
+        log.store(UnstoredRecord(one.key or b"", one.value or b"", one.header_bytes or b"", 0))
+
+    with pytest.raises(RestoreError, match=r"its first offset is 5 .*somebody has pruned it"):
+        rebuild(log, old.chain, projection_of(old.chain))
+    with pytest.raises(RestoreError, match="retention has removed history"):
+        rebuild(log, old.chain, projection_of(old.chain))
