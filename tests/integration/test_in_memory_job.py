@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import replace
@@ -21,9 +21,19 @@ from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.restore import projection_of, rebuild
 from coordlog.schemas.codec import decode_record, encode_record
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.sink import ParquetSink
-from file_pipeline import ALL_ROWS, WAIT_S, KilledError, Pipeline, at, kill_driver
+from coordlog.spark_integration.files.source import FileSource
+from file_pipeline import (
+    ALL_ROWS,
+    ROWS,
+    SUBTASKS,
+    WAIT_S,
+    KilledError,
+    Pipeline,
+    at,
+    kill_driver,
+)
 from kernel_fakes import prefix_of
 from log_records import start_driver
 
@@ -242,6 +252,38 @@ def test_a_rollback_with_fewer_or_more_subtasks_loses_and_doubles_no_row(tmp_pat
     assert pipeline.restored[-1].checkpoint_id > 0
     assert pipeline.committed() == ALL_ROWS
     assert pipeline.left_over() == []
+
+
+@pytest.mark.fault("X6")
+@pytest.mark.clause("F1")
+def test_subtasks_that_have_nothing_to_read_hold_up_no_checkpoint(tmp_path: Path) -> None:
+    """A watched folder with one file, which one of three subtasks reads over several checkpoints."""
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slower)
+    for file in sorted(pipeline.folder.iterdir())[1:]:
+        file.unlink()
+    pipeline.source = FileSource(pipeline.folder, batch_rows=1, watch=True, watch_interval_s=0.1)
+    pipeline.write_to(pipeline.out)
+    acks: list[Record] = []
+    are_over, is_read = threading.Event(), threading.Event()
+
+    def look(_driver: object, _tasks: object, records: Sequence[Record]) -> None:
+        acks.extend(one for one in records if one.kind is Kind.CHECKPOINT_ACKED)
+        kinds = {one.kind for one in records}
+        if Kind.SPLIT_FINISHED in kinds:
+            is_read.set()
+        if Kind.CHECKPOINT_COMPLETED in kinds and not is_read.is_set():
+            are_over.set()
+
+    driver = pipeline.begin(look)
+    assert are_over.wait(WAIT_S), "a checkpoint completed while the file was being read"
+    assert is_read.wait(WAIT_S)
+    driver.stop(with_checkpoint=True, timeout_s=WAIT_S)
+
+    result = driver.wait(WAIT_S)
+    assert result is not None
+    assert result.status is JobStatus.STOPPED
+    assert {one.subtask for one in acks if one.checkpoint_id == 1} == set(range(SUBTASKS))
+    assert pipeline.committed() == ALL_ROWS[:ROWS]
 
 
 @pytest.mark.clause("E7")

@@ -156,6 +156,7 @@ def test_nothing_is_due_of_a_job_that_does_not_run(state: JobState, phase: Phase
     assert due(replace(state, phase=phase)) is None
 
 
+@pytest.mark.fault("X12")
 @pytest.mark.clause("F8")
 def test_a_checkpoint_may_begin_only_where_nothing_else_is_under_way_and_all_are_there() -> None:
     half = replace(RUNNING, live_count=1)
