@@ -115,7 +115,12 @@ class CheckpointResult(Protocol):
 
 
 class Sink(Protocol):
-    """Where committables become visible. Its methods run on workers, and may be called twice at once (clause H3)."""
+    """Where committables become visible. Its methods run on workers, and may be called twice at once (clause H3).
+
+    Two more are called where a sink has them, by the driver before anything is appended; each raises SinkError:
+    `refuse_earlier_output(job_id)` where a job that begins has written there before, under a log that is gone; and
+    `claim(job_id, log, former=())` where another log writes there. A sink without them takes such a job for a new one.
+    """
 
     def settle(self, intent: Payload) -> Payload | None:
         """Look what of `intent` is done outside, do what is missing, and return the outcome; safe to do again.
