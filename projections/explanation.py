@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.errors import OptionError, RecordError
+from coordlog.schemas.builtin import Refused
+from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import ADD_SPLITS, AttemptFold, split_ids
 from .audit import Stored, audit_records
+from .checkpoint_audit import CheckpointStatus, checkpoints
 from .payload_json import Fields, on_one_line
 from .split_audit import SKIPPED, SplitFold, SplitRow
 from .unfit import Applying
@@ -20,6 +23,9 @@ __all__ = ["Explained", "Step", "explain_checkpoint", "explain_event", "explain_
 _CHARS: Final = 160
 _DISCOVERED: Final = "coordlog.splits_discovered@"
 _EVENTS: Final = (Kind.EVENT_TO_SUBTASK, Kind.EVENT_TO_COORDINATOR)
+_TOLD: Final = (Kind.FACT, Kind.COMMIT_INTENT)
+"""Beside events: the kinds of which the payload is shown."""
+_REFUSED: Final = payload_type_of(Refused).key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +134,7 @@ def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
 
     Args:
         stored: As in `explain_split`.
-        sequence: Of its `EVENT_TO_SUBTASK` or `EVENT_TO_COORDINATOR`.
+        sequence: Of its `EVENT_TO_SUBTASK` or `EVENT_TO_COORDINATOR`; of one that was never sent its `EVENT_FAILED`.
 
     Raises:
         OptionError: No event stands there.
@@ -136,7 +142,7 @@ def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
     """
     known = _read(stored)
     place = known.by_sequence.get(sequence)
-    if place is None or known.records[place].kind not in _EVENTS:
+    if place is None or not _is_event(known.records[place]):
         there = "nothing" if place is None else f"a {known.records[place].kind.value}"
         raise OptionError("event", sequence, f"the sequence of an event; {there} stands there")
     event = known.records[place]
@@ -154,9 +160,32 @@ def explain_event(stored: Iterable[Stored], sequence: int) -> Explained:
 
     fate = "no record answers it yet"
     for one in known.records:
-        if is_of_event(one, None) and one.kind in _FATES:
-            fate = _FATES[one.kind]
+        if is_of_event(one, None):
+            fate = _fate(one) or fate
     return _explained(known, is_of_event, f"event at sequence {sequence}: {fate}", with_causes=True)
+
+
+def _is_event(record: Record) -> bool:
+    return record.kind in _EVENTS or _is_never_sent(record)
+
+
+def _is_never_sent(record: Record) -> bool:
+    """Of an event to an attempt that was over."""
+    return record.kind is Kind.EVENT_FAILED and record.attributes.get("never_sent") == "true"
+
+
+def _is_skipped(record: Record) -> bool:
+    """Of an event that is neither delivered nor handled (clause J2)."""
+    return record.attributes.get("skipped") == "true"
+
+
+def _fate(record: Record) -> str | None:
+    """What this record makes of its event; None where nothing."""
+    if _is_never_sent(record):
+        return "failed: it was never sent"
+    if _is_skipped(record):
+        return _FATES_SKIPPED.get(record.kind)
+    return _FATES.get(record.kind)
 
 
 _FATES: Final[Mapping[Kind, str]] = {
@@ -164,6 +193,11 @@ _FATES: Final[Mapping[Kind, str]] = {
     Kind.EVENT_FAILED: "failed",
     Kind.EVENT_REDELIVERED: "handled, and handled again after a restore",
     Kind.EVENT_TO_COORDINATOR: "handled",
+}
+_FATES_SKIPPED: Final[Mapping[Kind, str]] = {
+    Kind.EVENT_ACKED: "skipped: it was not delivered",
+    Kind.EVENT_REDELIVERED: "handled, and skipped after a restore",
+    Kind.EVENT_TO_COORDINATOR: "skipped: it was not handled",
 }
 
 
@@ -179,20 +213,31 @@ def explain_checkpoint(stored: Iterable[Stored], checkpoint_id: int) -> Explaine
         RecordError: A record that counts cannot be read.
     """
     known = _read(stored)
-    ends = {
-        Kind.CHECKPOINT_COMPLETED: "completed",
-        Kind.CHECKPOINT_ABORTED: "aborted",
-    }
-    own = [one for one in known.records if one.checkpoint_id == checkpoint_id]
-    if not any(one.kind is Kind.CHECKPOINT_TRIGGERED for one in own):
+    row = next(
+        (one for one in checkpoints(known.records) if one.checkpoint_id == checkpoint_id), None
+    )
+    if row is None:
         raise OptionError("checkpoint", checkpoint_id, "one that was triggered in this log")
-    outcome = next((ends[one.kind] for one in reversed(own) if one.kind in ends), "pending")
+    undoing = _undoing(known, checkpoint_id) if row.status is CheckpointStatus.ABANDONED else None
     return _explained(
         known,
-        lambda record, _fields: record.checkpoint_id == checkpoint_id,
-        f"checkpoint {checkpoint_id} is {outcome}",
+        lambda record, _fields: record.checkpoint_id == checkpoint_id or record is undoing,
+        f"checkpoint {checkpoint_id} is {row.status.value}",
         with_causes=False,
     )
+
+
+def _undoing(known: _Known, checkpoint_id: int) -> Record | None:
+    """The first going back to before a checkpoint that had completed."""
+    is_completed = False
+    for one in known.records:
+        number = one.checkpoint_id
+        if one.kind is Kind.CHECKPOINT_COMPLETED and number == checkpoint_id:
+            is_completed = True
+        is_back = one.kind is Kind.RESET_TO_CHECKPOINT and number is not None
+        if is_completed and is_back and number is not None and number < checkpoint_id:
+            return one
+    return None
 
 
 def _explained(
@@ -231,17 +276,16 @@ def _explained(
 
 def _words(record: Record, fields: Fields | None) -> str:
     """The record as a sentence."""
-    template = _SENTENCES.get(record.kind, "{kind}")
     what = _type(record)
     if record.kind is Kind.EVENT_TO_SUBTASK and (record.payload_type or "").startswith(ADD_SPLITS):
         what = f"splits {', '.join(split_ids(fields or {}))}"
     elif (record.payload_type or "").startswith(_DISCOVERED) and fields is not None:
         found = split_ids(fields)
         what = f"of {len(found)} new splits: {', '.join(found)}"
-    elif fields is not None and record.kind in (*_EVENTS, Kind.FACT, Kind.COMMIT_INTENT):
+    elif fields is not None and (record.kind in _TOLD or _is_event(record)):
         what = f"{what} ({on_one_line(fields, _CHARS)})"
     back_to = record.checkpoint_id
-    said = template.format(
+    said = _sentence(record).format(
         kind=record.kind.value,
         who=_who(record),
         operator=record.operator_id or "the driver",
@@ -250,12 +294,41 @@ def _words(record: Record, fields: Fields | None) -> str:
         event=record.event_id,
         cause=record.cause,
         what=on_one_line(what, _CHARS),
-        restored=record.attributes.get("restored_from", ""),
+        refused=(fields or {}).get("what", "something"),
+        outcome=record.attributes.get("outcome", ""),
     )
-    if record.kind is Kind.COMMIT_OUTCOME and record.attributes.get("settled") == "false":
-        said = said.replace("is settled", "could not be settled, and is tried again")
     why = "" if record.reason is None else f", because {on_one_line(record.reason, _CHARS)}"
     return said + why
+
+
+def _sentence(record: Record) -> str:
+    """By its kind, and by the attributes that say otherwise: some records tell that something has not been done."""
+    said = record.attributes
+    match record.kind:
+        case Kind.EVENT_ACKED if _is_skipped(record):
+            return "event {event} to {who} counts as processed"
+        case Kind.EVENT_REDELIVERED if _is_skipped(record):
+            return "the event of sequence {cause} was not handled again by {operator!r}"
+        case Kind.EVENT_TO_COORDINATOR if _is_skipped(record):
+            return "{who} sent {what} to the coordinator of {operator!r}, which did not handle it"
+        case Kind.EVENT_FAILED if _is_never_sent(record):
+            return "event {event}, {what}, to {who} was never sent"
+        case Kind.COMMIT_OUTCOME if said.get("settled") == "false":
+            tried = ", and no other try can help" if said.get("final") else ""
+            return (
+                f"the commit of sequence {{cause}} for {{operator!r}} could not be settled{tried}"
+            )
+        case Kind.COORDINATOR_NOTIFIED if said.get("what") in _NOTIFIED:
+            return f"the coordinator of {{operator!r}} was told that {_NOTIFIED[said['what']]}"
+        case Kind.FACT if record.payload_type == _REFUSED:
+            by = "{operator!r}" if record.subtask is None else "{who}"
+            return f"{{refused}} of {by} was recorded only"
+        case Kind.FACT if said.get("closed") == "true":
+            return "what came for {operator!r} was recorded only: {what}"
+        case Kind.RESPONSE if said.get("outcome", _ANSWERED) != _ANSWERED:
+            return "the request of sequence {cause} to {operator!r} was not answered ({outcome})"
+        case _:
+            return _SENTENCES.get(record.kind, "{kind}")
 
 
 def _who(record: Record) -> str:
@@ -270,6 +343,11 @@ def _type(record: Record) -> str:
     return (record.payload_type or "something").removeprefix("coordlog.").partition("@")[0]
 
 
+_ANSWERED: Final = "answered"
+_NOTIFIED: Final[Mapping[str, str]] = {
+    "aborted": "checkpoint {checkpoint} was aborted",
+    "complete": "checkpoint {checkpoint} completed",
+}
 _SENTENCES: Final[Mapping[Kind, str]] = {
     Kind.EPOCH_STARTED: "a driver began its reign",
     Kind.COORDINATORS_STARTED: "the coordinators were started",
@@ -286,7 +364,7 @@ _SENTENCES: Final[Mapping[Kind, str]] = {
     Kind.CHECKPOINT_ACKED: "{who} acked checkpoint {checkpoint}",
     Kind.CHECKPOINT_COMPLETED: "checkpoint {checkpoint} completed",
     Kind.CHECKPOINT_ABORTED: "checkpoint {checkpoint} was aborted",
-    Kind.COORDINATOR_NOTIFIED: "the coordinator of {operator!r} was told about {checkpoint}",
+    Kind.COORDINATOR_NOTIFIED: "the coordinator of {operator!r} was told of checkpoint {checkpoint}",
     Kind.COMMIT_INTENT: "the commit of {what} for {operator!r} was decided on",
     Kind.COMMIT_OUTCOME: "the commit of sequence {cause} for {operator!r} is settled",
     Kind.ATTEMPT_FAILED: "{who} failed",
