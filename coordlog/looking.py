@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from coordlog.errors import OptionError
 from coordlog.log.port import Log, StoredRecord
-from coordlog.projections.moments import Moment, moment
+from coordlog.projections.moments import Moment, check_offset, moment
 
 __all__ = ["state_at"]
 
@@ -24,13 +24,14 @@ def state_at(
 
     Args:
         log: The job's; its driver need not run.
-        offset: After the last turn that is whole at this offset.
+        offset: After the last turn that is whole at this offset; -1: before the first record.
         checkpoint_id: After the turn in which it completed.
         time: After the last turn that was made by then; with a time zone.
         on_progress: Told the offset of each record that is read, before it is folded.
 
     Raises:
-        OptionError: More than one place, a time without a zone, or a checkpoint that has not completed.
+        OptionError: More than one place, a time without a zone, a checkpoint that has not completed in this log, or a
+            place that is none of it: before the beginning of a pruned log, or an offset behind the last record.
         RecordError: A record that counts cannot be read.
         LogError: The log.
     """
@@ -41,8 +42,11 @@ def state_at(
     if time is not None and time.tzinfo is None:
         raise OptionError("time", time.isoformat(), "given with its time zone, as in 12:00:00Z")
     since = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    start, end = log.start_offset(), log.high_watermark()
+    if offset is not None:
+        check_offset(offset, start, end)
     return moment(
-        _told(log.read(log.start_offset(), log.high_watermark()), on_progress),
+        _told(log.read(start, end), on_progress),
         offset=offset,
         checkpoint_id=checkpoint_id,
         timestamp_us=None if time is None else (time - since) // dt.timedelta(microseconds=1),

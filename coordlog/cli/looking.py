@@ -35,6 +35,8 @@ from .reading import opened, told_of, whole
 __all__ = ["diff", "explain", "state", "verify"]
 
 _CHARS: Final = 120
+_SPLITS_MAX: Final = 10
+"""Of each place; `--json` has all."""
 _AT: Final = "OFFSET|checkpoint:N|TIME"
 _AT_HELP: Final = (
     "An offset; checkpoint:N, when it completed; or a time, as in 2026-01-31T12:00:00Z. "
@@ -128,11 +130,21 @@ def _print_state(made: Moment) -> None:
             f"intent at sequence {sequence}: {intent.operator_id!r}, checkpoint "
             f"{intent.checkpoint_id}, without an outcome, tried {intent.failed_tries} times"
         )
-    places: dict[str, int] = {}
+    _print_splits(made)
+
+
+def _print_splits(made: Moment) -> None:
+    """How many there are at each place, and the first of them by name."""
+    places: dict[str, list[str]] = {}
     for split in made.splits:
-        places[split.place.value] = places.get(split.place.value, 0) + 1
-    counted = ", ".join(f"{places[name]} {name}" for name in sorted(places))
+        places.setdefault(split.place.value, []).append(split.split_id)
+    counted = ", ".join(f"{len(places[name])} {name}" for name in sorted(places))
     click.echo(f"\nsplits: {counted or 'none'}")
+    for name in sorted(places):
+        ids = places[name]
+        shown = ", ".join(on_one_line(one, _CHARS) for one in ids[:_SPLITS_MAX])
+        more = f", and {len(ids) - _SPLITS_MAX:,} more" if len(ids) > _SPLITS_MAX else ""
+        click.echo(f"  {name}: {shown}{more}")
 
 
 _SUBTASK_COLUMNS: Final = (
@@ -224,7 +236,7 @@ def _print_checkpoints(made: Moment) -> None:
 def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_json: bool) -> None:
     """Show what changed in the state of JOB between two places of its log."""
     with opened(logs, job) as log:
-        before, after = _moment(log, first or {"offset": -1}), _moment(log, second)
+        before, after = _moment(log, first or _beginning(log)), _moment(log, second)
     found = list(differences(state_json(before.state), state_json(after.state)))
     console = new_console()
     if not as_json:
@@ -239,6 +251,19 @@ def diff(logs: Logs, *, job: str, first: Place | None, second: Place | None, as_
             crop(console, Text(f"+ {one.path}: {on_one_line(one.second, _CHARS)}", style="green"))
     if not as_json:
         click.echo(f"{len(found):,} differences")
+
+
+def _beginning(log: Log) -> Place:
+    """Before the first record; of a pruned log at it, and then it is said."""
+    start = log.start_offset()
+    if not start:
+        return {"offset": -1}
+    click.echo(
+        f"the log begins with the snapshot at offset {start}: what is shown is what has changed since; "
+        "what stood before was pruned, and is in the file that the prune has archived",
+        err=True,
+    )
+    return {"offset": start}
 
 
 @click.command()

@@ -13,8 +13,11 @@ from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import AuditRecord, audit, audit_records
+from coordlog.schemas.builtin import SnapshotWanted
 from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import driven_log
+from kernel_fakes import HANDLED, NotingProvider, chain_of
 from one_log import OneLog
 
 pytestmark = pytest.mark.slow
@@ -51,7 +54,9 @@ def test_the_state_in_the_middle_and_at_the_end(log: MemoryLog) -> None:
     assert "last failure: killed by the test" in then
     assert "is pending: the ack of subtask" in then or "completed at sequence" in then
     assert "finished; streaming" in end
-    assert "splits: 24 committed" in end
+    assert "splits: 24 committed\n  committed: " in end
+    assert end.endswith(", and 14 more\n")
+    assert len(end.splitlines()[-1].split(".csv")) == 11
 
 
 def completed(log: MemoryLog) -> list[int]:
@@ -79,6 +84,28 @@ def test_what_changed_is_shown_by_path(log: MemoryLog) -> None:
     assert f"- last_checkpoint: {old}" in lines
     assert f"+ last_checkpoint: {new}" in lines
     assert lines[-1].endswith(" differences")
+
+
+def test_what_changed_in_a_pruned_log_begins_where_that_begins(log: MemoryLog) -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)), job_id=JOB)
+    attempt = job.register(0)
+    job.ask("", SnapshotWanted(why="test"))
+    job.trigger()
+    attempt.ack_checkpoint(1)
+    start = next(one.offset for one in job.log.records if one.record().kind is Kind.SNAPSHOT)
+    whole = shown(job.log, "diff", "--from", str(start))
+    job.log.delete_below(start)
+    result = run(job.log, "diff")
+
+    assert result.stdout == whole
+    assert result.stdout.startswith(f"from offset {start} to offset ")
+    assert "+ completed.1" in result.stdout
+    assert "launch" not in result.stdout
+    assert f"the log begins with the snapshot at offset {start}: " in result.stderr
+    assert "begins" not in run(log, "diff").stderr
+    refused = run(job.log, "state", "--at", "0")
+    assert refused.exit_code == Exit.USAGE
+    assert f"offset is 0; it must be {start} or above, where this log begins" in refused.stderr
 
 
 def test_a_split_whose_work_was_thrown_away_is_explained_from_listing_to_commit(
@@ -142,7 +169,9 @@ def test_a_sound_log_verifies_and_a_damaged_one_does_not(log: MemoryLog) -> None
     ("command", "options", "message"),
     [
         ("state", ("--at", "nonsense"), "no offset, no checkpoint:N and no time"),
-        ("state", ("--at", "checkpoint:77"), "one that has completed in this log: "),
+        ("state", ("--at", "checkpoint:77"), "one that has completed in this log ("),
+        ("state", ("--at", "999999"), "offset is 999999; it must be "),
+        ("diff", ("--from", "999999"), "offset is 999999; it must be "),
         ("explain", (), "give one of --split, --event and --checkpoint"),
         ("explain", ("--split", "x"), "one that the log knows"),
         ("explain", ("--event", "0"), "the sequence of an event; a "),

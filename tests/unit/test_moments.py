@@ -19,9 +19,12 @@ from coordlog.projections.state import Phase
 from coordlog.projections.state_json import differences, state_json
 from coordlog.projections.verification import Verified, verify
 from coordlog.runtime import to_unstored
+from coordlog.schemas.builtin import SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import driven_log
+from kernel_fakes import HANDLED, NotingProvider, chain_of
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,77 @@ def test_a_place_that_is_none_is_refused(
         state_at(driven, **options)  # type: ignore[arg-type]
 
 
+def pruned() -> tuple[MemoryLog, MemoryLog]:
+    """A log with three checkpoints, and the same without what stood before the snapshot behind the second."""
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
+    attempt = job.register(0)
+    for number in (1, 2, 3):
+        job.advance(1.0)
+        assert job.trigger() == number
+        attempt.ack_checkpoint(number)
+        if number == 2:
+            job.ask("", SnapshotWanted(why="test"))
+    short = MemoryLog("job")
+    short.store(*_stored(job.log))
+    (snapshot,) = (one for one in job.log.records if one.record().kind is Kind.SNAPSHOT)
+    short.delete_below(snapshot.offset)
+    return job.log, short
+
+
+def test_before_the_beginning_of_a_pruned_log_nothing_can_be_shown() -> None:
+    whole, short = pruned()
+    start, end = short.start_offset(), short.high_watermark()
+    for offset in (-1, 0, start - 1):
+        with pytest.raises(OptionError) as refused:
+            state_at(short, offset=offset)
+        assert f"offset is {offset}; it must be {start} or above" in str(refused.value)
+        assert "the file that the prune has archived" in str(refused.value)
+    assert state_at(short, offset=start).state == state_at(whole, offset=start).state
+    assert state_at(short, offset=end - 1).state == state_at(short).state
+
+    began = short.records[0].record().timestamp_us
+    at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=began)
+    before = at - dt.timedelta(microseconds=1)
+    asked, first = (one.isoformat().replace("+00:00", "Z") for one in (before, at))
+    with pytest.raises(OptionError, match=f"time is '{asked}'; it must be {first} or later, where"):
+        state_at(short, time=before)
+    assert state_at(short, time=at).offset >= start
+    assert state_at(whole, time=before).record_count > 0
+
+    for checkpoint_id in (1, 2):
+        with pytest.raises(
+            OptionError,
+            match=rf"checkpoint is {checkpoint_id}; .*\(3\) behind offset {start}, where",
+        ):
+            state_at(short, checkpoint_id=checkpoint_id)
+    assert state_at(short, checkpoint_id=3).state == state_at(whole, checkpoint_id=3).state
+
+
+def test_behind_the_last_record_there_is_no_state_yet(driven: MemoryLog) -> None:
+    end = driven.high_watermark()
+    for offset in (end, end + 1_000):
+        with pytest.raises(
+            OptionError, match=rf"offset is {offset}; it must be {end - 1} or below"
+        ):
+            state_at(driven, offset=offset)
+    assert state_at(driven, offset=end - 1) == state_at(driven)
+    with pytest.raises(OptionError, match=r"offset is 0; .* the log has no record"):
+        state_at(MemoryLog("empty"), offset=0)
+    assert state_at(MemoryLog("empty"), offset=-1) == state_at(MemoryLog("empty"))
+    with pytest.raises(OptionError, match="offset is -2; it must be 0 or above"):
+        state_at(driven, offset=-2)
+
+
+def test_of_very_many_checkpoints_the_first_and_the_last_are_named() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
+    attempt = job.register(0)
+    for number in range(1, 13):
+        job.trigger()
+        attempt.ack_checkpoint(number)
+    with pytest.raises(OptionError, match=r"in this log \(1, 2, 3, 4, 5, …, 8, 9, 10, 11, 12\)$"):
+        state_at(job.log, checkpoint_id=99)
+
+
 def test_what_differs_between_two_places_is_named_by_its_path() -> None:
     first: Json = {"a": 1, "b": {"x": [1], "gone": 2}, "same": {"y": 0}}
     second: Json = {"a": 2, "b": {"x": [1, 2], "new": 3}, "same": {"y": 0}}
@@ -125,7 +199,7 @@ def test_what_differs_between_two_places_is_named_by_its_path() -> None:
 def test_a_state_as_json_is_its_own_and_differs_after_one_more_turn(driven: MemoryLog) -> None:
     half = driven.high_watermark() // 2
     first, again = (state_json(state_at(driven, offset=half).state) for _ in range(2))
-    later = state_json(state_at(driven, offset=driven.high_watermark()).state)
+    later = state_json(state_at(driven, offset=driven.high_watermark() - 1).state)
 
     assert first == again
     paths = [one.path for one in differences(first, later)]
