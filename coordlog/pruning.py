@@ -9,6 +9,7 @@ from pathlib import Path
 from coordlog.errors import (
     CommandError,
     OffsetGapError,
+    OutOfRangeError,
     PayloadLostError,
     RecordError,
     SourceError,
@@ -87,21 +88,17 @@ def prune(
         PayloadLostError, PayloadStoreError: A part is lost, or cannot be looked at; nothing was removed.
         FileExistsError: It is there, and is not what would be written.
         SourceError: What was archived cannot be read back; nothing was removed.
-        CommandError: What the log begins with is not what it should; it has been checked before, so that somebody has
-            changed the log meanwhile.
+        CommandError: The log does not begin where it did when it was planned, and nothing was removed by this call; or
+            what it begins with then is not what it should, though it has been checked before. Somebody has changed the
+            log meanwhile.
         LogError: The log.
     """
     target = plan.begins_with
     assert target is not None, "there is something to remove"
     for address in target.kept_apart:
         open_payload(address)
-    if not archive.exists():
-        write_exported(log, job_id, archive, to_offset=target.offset)
-    elif not _is_archived(log, job_id, archive, target.offset):
-        raise FileExistsError(archive)
-    kept = ExportedLog(archive)
-    there = sum(1 for _ in kept.read(kept.start_offset(), kept.high_watermark()))
-    assert there == target.records_below, "it was counted twice"
+    _check_start(log, job_id, plan, target)
+    _archive(log, job_id, plan, target, archive)
     log.delete_below(target.offset)
     start = log.start_offset()
     if start < target.offset:
@@ -118,6 +115,43 @@ def prune(
             f"what was removed is in {archive}",
         )
     return target
+
+
+def _archive(log: Log, job_id: str, plan: PrunePlan, target: SnapshotPlace, archive: Path) -> None:
+    """Write what goes to the file, or see that it is there."""
+    is_there = archive.exists()
+    try:
+        if not is_there:
+            write_exported(log, job_id, archive, to_offset=target.offset)
+        elif not _is_archived(log, job_id, archive, target.offset):
+            raise FileExistsError(archive)
+    except OutOfRangeError:
+        _check_start(log, job_id, plan, target)
+        raise
+    kept = ExportedLog(archive)
+    there = sum(1 for _ in kept.read(kept.start_offset(), kept.high_watermark()))
+    if there == target.records_below:
+        return
+    if not is_there:  # it would stand in the way of the next one
+        archive.unlink()
+    raise _moved(job_id, plan, target, kept.start_offset())
+
+
+def _check_start(log: Log, job_id: str, plan: PrunePlan, target: SnapshotPlace) -> None:
+    """Refuse a log whose beginning has gone since it was planned: a prompt may stand for hours."""
+    start = log.start_offset()
+    if start > plan.start:
+        raise _moved(job_id, plan, target, start)
+
+
+def _moved(job_id: str, plan: PrunePlan, target: SnapshotPlace, start: int) -> CommandError:
+    return CommandError(
+        job_id,
+        f"its log began at offset {plan.start} when it was looked at, with {target.records_below} records before "
+        f"the snapshot at offset {target.offset}, and begins at offset {start} now: another prune, or retention, "
+        "has removed records meanwhile, and this one has removed nothing",
+        "run it again",
+    )
 
 
 def _is_archived(log: Log, job_id: str, archive: Path, end: int) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import AccessError, RecordError, RestoreError
+from coordlog.errors import AccessError, CommandError, RecordError, RestoreError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.log.port import PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.looking import state_at
 from coordlog.own_reign import read_records
 from coordlog.payload_cleaning import store_named_in
@@ -31,6 +33,7 @@ from coordlog.projections.snapshots import (
     state_of,
 )
 from coordlog.projections.verification import verify
+from coordlog.pruning import prune
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
@@ -487,6 +490,77 @@ def test_a_prune_that_was_cut_off_behind_its_archive_goes_on_with_it(
     assert done.exit_code == Exit.DONE, done.output
     assert log.start_offset() > 0
     assert archive.read_bytes() == written
+
+
+def confirming(log: MemoryLog, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked whether to go on removes what stands below `offset` first, and then says yes."""
+
+    def confirm(_text: str, **_options: object) -> bool:
+        log.delete_below(offset)
+        return True
+
+    monkeypatch.setattr(click, "confirm", confirm)
+
+
+@pytest.mark.parametrize("how", ["another prune", "less of it", "more of it"])
+def test_a_log_whose_beginning_goes_while_it_asks_is_left_as_it_is(
+    how: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = worked().log
+    plan = plan_prune(log.records, keep_checkpoints=3)
+    target = plan.begins_with
+    assert target is not None
+    (*_, newest) = (one.offset for one in log.records if one.record().kind is Kind.SNAPSHOT)
+    usable = [one.offset for one in log.records if one.record().kind is Kind.SNAPSHOT]
+    to = {"another prune": target.offset, "less of it": usable[0], "more of it": newest}[how]
+    confirming(log, to, monkeypatch)
+    refused = run(log, "prune", "job")
+
+    assert refused.exit_code == Exit.USAGE, refused.output
+    assert (
+        f"its log began at offset 0 when it was looked at, with {target.records_below} records before the "
+        f"snapshot at offset {target.offset}, and begins at offset {to} now: another prune, or retention, has "
+        "removed records meanwhile, and this one has removed nothing; run it again"
+    ) in refused.stderr
+    assert log.start_offset() == to
+    assert not list((home / "archives" / "job").glob("*.avro"))
+
+
+class Moving:
+    """A log whose beginning goes once it has been asked for as often as a test says."""
+
+    def __init__(self, log: MemoryLog, offset: int, times: int) -> None:
+        self._log, self._offset, self._times = log, offset, times
+        self.identity = log.identity
+
+    def start_offset(self) -> int:
+        start = self._log.start_offset()
+        self._times -= 1
+        if self._times == 0:
+            self._log.delete_below(self._offset)
+        return start
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401, whatever the log has
+        return getattr(self._log, name)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_whose_beginning_goes_while_it_is_archived_leaves_no_file_in_the_way(
+    times: int, tmp_path: Path
+) -> None:
+    """Before the archive is begun, and between the question for the log's beginning and the reading."""
+    log, archive = worked().log, tmp_path / "mine.avro"
+    plan = plan_prune(log.records, keep_checkpoints=3)
+    first = next(one.offset for one in log.records if one.record().kind is Kind.SNAPSHOT)
+    with pytest.raises(CommandError, match=f"begins at offset {first} now: another prune"):
+        prune(cast("PrunableLog", Moving(log, first, times)), "job", plan, archive)
+
+    assert log.start_offset() == first
+    assert not archive.exists()
+    plan = plan_prune(log.records, keep_checkpoints=3)
+    assert plan.begins_with is not None
+    prune(log, "job", plan, archive)
+    assert log.start_offset() == plan.begins_with.offset
 
 
 def _refuse(_offset: int) -> None:
