@@ -67,8 +67,8 @@ _NOTHING: Final = "there is no way to prune it as it is; a log is readable whate
 
 def why_no_own_snapshot(state: JobState) -> str | None:
     """Why nobody but the job's own driver can take one; None where a command can."""
-    if state.epoch < 0 or state.is_over:
-        return f"the job is {state.phase.value}" if state.is_over else "the job has not begun"
+    if state.epoch < 0:
+        return "the job has not begun"
     for one in json.loads(state.launch.get("operators", "[]")):
         there = one.get("projection")
         if one["coordinated"] and there not in _OWN:

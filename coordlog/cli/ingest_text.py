@@ -162,10 +162,20 @@ def _from(restored: Restored, progress: Progress) -> str:
 
 def already_finished(progress: Progress, job_id: str) -> str:
     """What is said where there is nothing left to do."""
-    when = iso(progress.ended_us)
+    what = f"{_finished(progress, job_id)}, and its log was pruned since"
+    if progress.ended_us is not None:
+        rows, files = progress.rows_published, progress.files_published
+        what = f"{_finished(progress, job_id)}: {rows:,} rows in {files:,} files"
+    return f"{what}; nothing was changed (--again reads what has come since)"
+
+
+def _finished(progress: Progress, job_id: str) -> str:
+    """With the time, where the log has that still: one that was pruned behind it does not."""
+    ended_us = progress.ended_us
     return (
-        f"job {job_id} finished at {when}: {progress.rows_published:,} rows in "
-        f"{progress.files_published:,} files; nothing was changed (--again reads what has come since)"
+        f"job {job_id} has finished"
+        if ended_us is None
+        else f"job {job_id} finished at {iso(ended_us)}"
     )
 
 
@@ -194,9 +204,7 @@ def _how_it_stood(progress: Progress, *, is_again: bool) -> list[str]:
                 "it goes on, with a fresh count of failures",
             ]
         case JobEnd.FINISHED:
-            return [
-                f"job {progress.job_id} finished at {iso(progress.ended_us)}; it is opened again"
-            ]
+            return [f"{_finished(progress, progress.job_id)}; it is opened again"]
         case _ if is_again and progress.epoch >= 0:
             return [f"job {progress.job_id} has not finished: it goes on, and is not opened again"]
         case _:

@@ -23,7 +23,7 @@ from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
 from coordlog.payload_cleaning import clean, payload_use
 from coordlog.projections.pruning import PrunePlan
 from coordlog.projections.snapshots import state_and_kept_apart
-from coordlog.projections.state import JobState, sorted_items
+from coordlog.projections.state import JobState, Phase, sorted_items
 from coordlog.pruning import planned
 from coordlog.pruning import prune as prune_log
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
@@ -84,10 +84,10 @@ def prune(
     """Remove the beginning of JOB's log, up to a snapshot that a restart can begin with.
 
     A driver that lives is asked for a new snapshot, and goes on meanwhile. Where none does, this
-    command takes one, if all that the job's coordinators remember is coordlog's own, as in what
-    `coordlog ingest` runs; else the newest one in the log is taken. All of the log is folded and
-    compared with its snapshots before anything is removed, and what is removed is archived first,
-    in the form of `coordlog export`.
+    command takes one, whether the job has stopped, failed or finished, if all that its coordinators
+    remember is coordlog's own, as in what `coordlog ingest` runs; else the newest one in the log is
+    taken. All of the log is folded and compared with its snapshots before anything is removed, and
+    what is removed is archived first, in the form of `coordlog export`.
     """
     log = logs.open(job)
     try:
@@ -238,11 +238,14 @@ def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
     if plan.newest is not None and plan.newest.offset <= plan.start:
         click.echo(f"nothing of job {job} is to be removed: {plan.why_not}", err=True)
         return
-    next_step = (
-        "keep fewer checkpoints"
-        if is_alive or plan.newest is not None
-        else "prune it while it runs: its driver takes one then"
-    )
+    next_step = "prune it while it runs: its driver takes one then"
+    if is_alive or plan.newest is not None:
+        next_step = "keep fewer checkpoints"
+    elif plan.state.phase is Phase.FINISHED:
+        next_step = (
+            f"open it again (again=True), and {next_step}; where it is not to run any more, "
+            f"`coordlog export {job} FILE` keeps its history, and `coordlog delete {job}` removes the log"
+        )
     raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
 
 

@@ -28,10 +28,12 @@ from coordlog.spark_integration.token import TOKEN_VARIABLE
 from coordlog.spark_integration.transform import transform_spec
 from driven_history import ALL_ROWS, DrivenJob
 from endpoint_parts import TOKEN, EndpointSurroundings
+from file_pipeline import FILES, ROWS, Pipeline
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.clause("E9")]
 
 WAIT_S = 60.0
+LOOKS = ("verify", "history", "attempts", "splits", "checkpoints", "state")
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +98,7 @@ def test_a_topic_is_pruned_its_job_goes_on_and_a_damaged_beginning_is_refused_by
         driven.drive(log, kill_attempt_at=2, snapshot_every=60)
 
         assert driven.rows() == ALL_ROWS
-        for command in ("verify", "history", "attempts", "splits", "checkpoints", "state"):
+        for command in LOOKS:
             shown = run(broker, command, "shortened")
             assert shown.exit_code == Exit.DONE, shown.output
         again = run(broker, "prune", "shortened", "--yes")
@@ -104,6 +106,46 @@ def test_a_topic_is_pruned_its_job_goes_on_and_a_damaged_beginning_is_refused_by
         assert log.start_offset() > start
         finished = run(broker, "verify", "shortened")
         assert finished.exit_code == Exit.DONE, finished.output
+    finally:
+        log.delete()
+        log.close()
+
+
+def test_a_batch_job_that_has_finished_is_pruned_and_stays_finished_until_it_is_opened_again(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=True, transform=lambda batch: batch)
+    pipeline.job_id = "done"
+    log = KafkaLog.for_job("done", broker.bootstrap_servers, fsync=False)
+    log.create()
+    pipeline.on_broker = log
+    try:
+        assert pipeline.drive().status is JobStatus.FINISHED
+        before = log.high_watermark()
+        done = run(broker, "prune", "done", "--yes")
+        assert done.exit_code == Exit.DONE, done.output
+        start = log.start_offset()
+        assert before < start == log.high_watermark() - 1, "its own snapshot alone is left"
+        too_early = run(broker, "state", "done", "--at", "3")
+        assert too_early.exit_code == Exit.USAGE
+        assert (
+            f"offset is 3; it must be {start} or above, where this log begins" in too_early.stderr
+        )
+        (archive,) = (tmp_path / "home" / "archives" / "done").iterdir()
+        assert run(broker, "state", str(archive), "--at", "3").exit_code == Exit.DONE
+
+        assert pipeline.drive().status is JobStatus.ALREADY_FINISHED
+        assert log.high_watermark() == start + 1, "nothing was appended"
+        for command in LOOKS:
+            shown = run(broker, command, "done")
+            assert shown.exit_code == Exit.DONE, shown.output
+        assert "finished; batch" in run(broker, "state", "done").stdout
+        pipeline.add_files(range(FILES, FILES + 4))
+        assert pipeline.drive(again=True).status is JobStatus.FINISHED
+        assert pipeline.restored[-1].mode == "again"
+        assert pipeline.committed() == list(range((FILES + 4) * ROWS))
+        verified = run(broker, "verify", "done")
+        assert verified.exit_code == Exit.DONE, verified.output
     finally:
         log.delete()
         log.close()

@@ -180,6 +180,13 @@ def test_a_finished_job_says_when_and_that_nothing_was_changed() -> None:
         "job ingest finished at 2023-11-14T22:13:20.000000Z: 1,234 rows in 8 files; "
         "nothing was changed (--again reads what has come since)"
     )
+    pruned = replace(STREAMING, end=JobEnd.FINISHED, ended_us=None)
+    assert already_finished(pruned, "ingest") == (
+        "job ingest has finished, and its log was pruned since; nothing was changed (--again reads "
+        "what has come since)"
+    )
+    lines = before_lines(pruned, is_again=True, now_us=0)
+    assert lines == ["job ingest has finished; it is opened again"]
 
 
 FINISHED = replace(STREAMING, end=JobEnd.FINISHED, ended_us=1_700_000_000_000_000)

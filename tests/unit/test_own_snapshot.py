@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -12,23 +14,28 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.errors import RestoreError
+from coordlog.driver import JobStatus
+from coordlog.errors import JobFailedError, RestoreError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
 from coordlog.own_reign import read_job
 from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
-from coordlog.projections.state import JobState
-from coordlog.restore import Rebuild, projection_of, rebuild
+from coordlog.projections.state import JobState, Phase
+from coordlog.projections.verification import verify
+from coordlog.restore import Rebuild, first_input, projection_of, rebuild
 from coordlog.runtime import to_unstored
-from coordlog.schemas.record import Kind
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind, Record
 from coordlog.testing.by_hand import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
+from file_pipeline import ALL_ROWS as PIPELINE_ROWS
+from file_pipeline import FILES, ROWS, Pipeline
 from kernel_fakes import HANDLED, IdleOperator, NotingProvider, Up, chain_of
 from machine_fakes import Rows, RowsSink
 from one_log import OneLog
 from split_fakes import IdleReader, listing, pull_of
 from split_fakes import chain_of as split_chain
-from sweep_worlds import SplitWorld
+from sweep_worlds import SPLITS, SplitWorld
 
 pytestmark = pytest.mark.clause("E9")
 
@@ -116,6 +123,17 @@ def test_a_job_with_coordinators_of_its_own_is_pruned_as_far_as_its_own_snapshot
     assert job.log.high_watermark() == before
 
 
+def test_of_one_that_has_finished_it_is_said_how_its_log_can_go() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider(projection=HANDLED)))
+    job.register(0).complete()
+    assert job.runtime.state.phase is Phase.FINISHED
+    refused = run(job.log, "prune", "job", "--yes")
+
+    assert refused.exit_code == Exit.USAGE
+    assert "it has no snapshot; open it again (again=True), and prune it while" in refused.stderr
+    assert "`coordlog export job FILE` keeps its history, and `coordlog delete" in refused.stderr
+
+
 def test_a_coordinator_without_a_projection_remembers_what_no_command_knows() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     state = read_job(job.log, "job", lambda _: None).state
@@ -123,6 +141,160 @@ def test_a_coordinator_without_a_projection_remembers_what_no_command_knows() ->
         "what the coordinator of operator 'source' remembers is its own code's"
     )
     assert why_no_own_snapshot(JobState()) == "the job has not begun"
+
+
+# of a job that is over
+
+
+MORE = range(FILES, FILES + 3)
+PRUNE = ("prune", "job", "--yes", "--take-over")
+
+
+def as_it_was(log: MemoryLog, end: int | None = None) -> MemoryLog:
+    """A copy, as long as that."""
+    made = MemoryLog(log.identity.name)
+    for one in log.records[:end]:
+        assert one.header is not None
+        made.store(to_unstored(one.record(), snapshot_offset=one.header.snapshot_offset))
+    return made
+
+
+def taken_over(log: MemoryLog, chain: Chain) -> JobState:
+    """The state that the next driver goes on from, with its `EPOCH_STARTED`."""
+    state = folded(log, chain).state
+    reign = Record(
+        epoch=state.epoch + 1,
+        driver_id="next",
+        sequence=None,
+        kind=Kind.EPOCH_STARTED,
+        timestamp_us=state.timestamp_us,
+        job_id=state.job_id,
+        attributes=dict(state.launch.items()),
+    )
+    return projection_of(chain).apply(state, reign)
+
+
+def check_prefixes(log: MemoryLog, archive: Path, before: int, chain: Chain) -> str:
+    """How the next driver goes on, which is as it would have, behind each record that the command has appended."""
+    whole = whole_again(log, archive)
+    first = taken_over(as_it_was(whole, before), chain)
+    way, _ = first_input(first, chain)
+    for log_there in (
+        *(as_it_was(whole, end) for end in range(before + 1, whole.high_watermark() + 1)),
+        log,
+    ):
+        assert [one.what for one in verify(log_there.records).faults] == []
+        state = taken_over(log_there, chain)
+        assert first_input(state, chain) == first_input(first, chain)
+        its_own = {
+            name: getattr(first, name)
+            for name in ("epoch", "launch", "next_sequence", "timestamp_us", "types")
+        }
+        # While commits are left of a job that has failed, nobody asks what it was before.
+        assert replace(state, **its_own, resumed_phase=first.resumed_phase) == first
+        assert state.resumed_phase is first.resumed_phase or way == "settle"
+    return way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_before(
+    tmp_path: Path,
+    home: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=lambda batch: batch)
+    assert pipeline.drive().status is JobStatus.FINISHED
+    before = pipeline.log.high_watermark()
+    state = folded(pipeline.log, pipeline.chain, is_whole=True).state
+    done = run(pipeline.log, *PRUNE)
+
+    assert done.exit_code == Exit.DONE, done.output
+    log = pipeline.log
+    assert kinds(log) == [Kind.SNAPSHOT]
+    (archive,) = (home / "archives" / "job").iterdir()
+    pruned = folded(log, pipeline.chain).state
+    assert (pruned.phase, pruned.projections) == (Phase.FINISHED, state.projections)
+    assert (pruned.completed, pruned.last_checkpoint) == (state.completed, state.last_checkpoint)
+    assert check_prefixes(log, archive, before, pipeline.chain) == "finished"
+    again = run(log, *PRUNE)
+    assert again.exit_code == Exit.DONE, again.output
+    assert "it begins there already" in again.stderr
+    # Started again it does nothing; opened again it reads what has come since, and nothing else.
+    assert pipeline.drive().status is JobStatus.ALREADY_FINISHED
+    assert kinds(log) == [Kind.SNAPSHOT]
+    pipeline.add_files(MORE)
+    assert pipeline.drive(again=True).status is JobStatus.FINISHED
+    assert pipeline.restored[-1].mode == "again"
+    assert pipeline.committed() == list(range(MORE.stop * ROWS))
+    for command in ("verify", "state", "history", "splits", "checkpoints", "epochs"):
+        shown = run(log, command, "job")
+        assert shown.exit_code == Exit.DONE, shown.output
+    assert "all of it holds" in run(log, "verify", "job").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_job_that_has_failed_is_pruned_and_starts_again_as_from_its_whole_log(
+    tmp_path: Path,
+    home: Path,
+    is_batch: bool,  # noqa: FBT001, a parameter
+) -> None:
+    bad = tmp_path / "bad"
+
+    def failing(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if bad.exists() and batch.column("a")[0].as_py() >= ROWS * (FILES - 2):
+            raise ValueError("scripted")
+        return batch
+
+    bad.touch()
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=failing)
+    with pytest.raises(JobFailedError, match="scripted"):
+        pipeline.drive(restarts_max=0)
+    bad.unlink()
+    before = pipeline.log.high_watermark()
+    state = folded(pipeline.log, pipeline.chain, is_whole=True).state
+    assert state.phase is Phase.FAILED
+    done = run(pipeline.log, *PRUNE)
+    assert done.exit_code == Exit.DONE, done.output
+    log = pipeline.log
+    assert kinds(log) == [Kind.SNAPSHOT]
+    (archive,) = (home / "archives" / "job").iterdir()
+    assert check_prefixes(log, archive, before, pipeline.chain) == "rollback"
+    assert pipeline.drive().status is JobStatus.FINISHED
+
+    restored = pipeline.restored[-1]
+    assert (restored.mode, restored.checkpoint_id) == ("rollback", state.last_checkpoint)
+    assert pipeline.committed() == PIPELINE_ROWS
+    assert "all of it holds" in run(log, "verify", "job").stdout
+
+
+def test_a_batch_job_that_has_failed_at_its_commit_is_pruned_and_settles_it_later(
+    home: Path,
+) -> None:
+    class Full(RowsSink):
+        def settle(self, intent: Payload) -> Payload | None:
+            raise OSError("the disk is full")
+
+    world = SplitWorld(is_batch=True, sink=Full())
+    for number in range(20):
+        if world.job.runtime.state.phase is Phase.RUNNING:
+            world._pass(number)
+        world.job.advance(100.0)
+    state = world.job.runtime.state
+    assert (state.phase, len(state.intents)) == (Phase.FAILED, 1)
+    world.job.crash()
+    log, chain, before = world.job.log, world.job.chain, world.job.log.high_watermark()
+    done = run(log, *PRUNE)
+    assert done.exit_code == Exit.DONE, done.output
+    assert kinds(log) == [Kind.SNAPSHOT]
+    (archive,) = (home / "archives" / "job").iterdir()
+    assert check_prefixes(log, archive, before, chain) == "settle"
+    later = SplitWorld(is_batch=True, log=log)
+
+    assert later.job.runtime.state.phase is Phase.FINISHED
+    assert sorted(later.sink.committed) == sorted(f"{name}/1" for name in SPLITS)
+    assert verify(log.records).faults == []
 
 
 def world() -> SplitWorld:
