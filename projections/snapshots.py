@@ -75,7 +75,19 @@ class SnapshotTooLargeError(ValueError):
 
 
 class SnapshotVersionError(SnapshotUnusableError):
-    """It is whole, for all that this version can tell, and of another one."""
+    """It is whole, for all that this version can tell, and of another one.
+
+    Args:
+        problem: What it is of, and what is read here.
+        version: What it is of, in a few words.
+    """
+
+    def __init__(self, problem: str, version: str) -> None:
+        super().__init__(problem, version)
+        self.problem, self.version = problem, version
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,7 +500,8 @@ def snapshot_in(
     """
     if record.payload_type != SNAPSHOT_TYPE.key:
         raise SnapshotVersionError(
-            f"its type is {record.payload_type}; this version reads {SNAPSHOT_TYPE.key}"
+            f"its type is {record.payload_type}; this version reads {SNAPSHOT_TYPE.key}",
+            f"type {record.payload_type}",
         )
     try:
         snapshot = SNAPSHOT_TYPE.decode(record.payload or b"")
@@ -556,7 +569,8 @@ def _body_of(snapshot: JobSnapshot) -> _Body:
     if snapshot.state_version != STATE_VERSION or snapshot.schema_fingerprint != _BODY.fingerprint:
         raise SnapshotVersionError(
             f"its state is of version {snapshot.state_version}, schema "
-            f"{snapshot.schema_fingerprint}; this version reads {STATE_VERSION}, {_BODY.fingerprint}"
+            f"{snapshot.schema_fingerprint}; this version reads {STATE_VERSION}, {_BODY.fingerprint}",
+            f"state version {snapshot.state_version}, schema {snapshot.schema_fingerprint}",
         )
     data = state_bytes_in(snapshot)
     try:

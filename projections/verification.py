@@ -58,6 +58,8 @@ class Verified:
     """Payloads in a payload store that cannot be had for a redacted history: no faults."""
     snapshot_count: int = 0
     """Those whose state was compared with the fold."""
+    other_snapshots: dict[str, int] = field(default_factory=dict)
+    """How many could not be compared, as this version of coordlog cannot read theirs, by that: no faults."""
     byte_count: int = 0
     fault_count: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -172,7 +174,11 @@ def _snapshot(
     """The state before it, which is its own where a log begins with it; and what is wrong with it."""
     try:
         held, apart = state_and_kept_apart(record, check.opener(state))
-    except SnapshotVersionError:
+    except SnapshotVersionError as error:
+        if made.record_count == 1:
+            problem = f"the log begins with this snapshot: {error}; use the version that wrote it"
+            raise RecordError(record.sequence or 0, record.kind.value, problem) from error
+        made.other_snapshots[error.version] = made.other_snapshots.get(error.version, 0) + 1
         return state, ()
     except PayloadLostError:
         return state, ()  # a fault of the payload, which is said there

@@ -165,6 +165,14 @@ def test_a_sound_log_verifies_and_a_damaged_one_does_not(log: MemoryLog) -> None
     assert result.stdout.endswith(" faults\n")
 
 
+def test_a_verification_as_json_has_what_was_checked(log: MemoryLog) -> None:
+    made = json.loads(shown(log, "verify", "--json"))
+
+    assert (made["fault_count"], made["faults"], made["is_whole"]) == (0, [], True)
+    assert made["record_count"] + made["void_count"] == log.high_watermark()
+    assert "state" not in made
+
+
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [

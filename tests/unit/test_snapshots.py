@@ -14,8 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from coordlog import snapshots
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
 from coordlog.errors import RecordError, RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
@@ -36,6 +39,7 @@ from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from fold_digests import chain_of_run, digests, fresh
 from kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, log_of, prefix_of
+from one_log import OneLog
 from state_digest import digest
 from sweep_runs import RUNS
 from sweep_worlds import records_of
@@ -302,7 +306,7 @@ def test_headers_name_the_newest_snapshot_once_it_is_released_and_not_before() -
     assert len(snapshots_in(job.log)) == 2, "one at a time waits for the log"
 
 
-def test_no_snapshot_stands_behind_the_end_of_a_job() -> None:
+def test_a_driver_takes_no_snapshot_behind_the_end_of_its_job() -> None:
     for name in RUNS:
         log = RUNS[name].recorded().job.log
         kinds = [one.kind for one in records_of(log)]
@@ -759,8 +763,52 @@ def test_a_verification_names_a_snapshot_that_is_damaged_or_of_another_state() -
     assert [one.offset for one in found.faults] == [first, second]
     assert "no place to start from: it is damaged" in found.faults[0].what
     assert found.faults[1].what == "the snapshot's state is not the fold's there"
-    newer = changed(log, {first: rewritten(DAMAGE["another version"])})
-    assert verify(newer.records).faults == [], "no damage that this version could tell"
+
+
+def test_a_verification_tells_which_snapshots_of_another_version_it_could_not_compare() -> None:
+    log = worked(job_of()).log
+    first, second, third, *more = snapshots_in(log)
+    assert verify(log.records).other_snapshots == {}
+    newer = changed(
+        log,
+        {
+            first: rewritten(DAMAGE["another version"]),
+            second: rewritten(DAMAGE["another version"]),
+            third: rewritten(DAMAGE["another schema"]),
+        },
+    )
+    here = SNAPSHOT_TYPE.decode(log.records[first].record().payload or b"")
+    assert isinstance(here, JobSnapshot)
+    two, other = (
+        f"state version 2, schema {here.schema_fingerprint}",
+        f"state version 1, schema {'0' * 16}",
+    )
+    newer._partition.identity = log.identity  # it stands for the log itself
+    found = verify(newer.records)
+
+    assert found.faults == [], "no damage that this version could tell"
+    assert found.other_snapshots == {two: 2, other: 1}
+    assert found.snapshot_count == len(more)
+    shown = CliRunner().invoke(main, ("verify", "job"), obj=lambda _servers: OneLog(newer))
+    assert shown.exit_code == Exit.DONE, shown.output
+    *_, one, another, last = shown.stdout.splitlines()
+    assert one.startswith(
+        f"1 snapshots of {other} were not compared with the fold: another version"
+    )
+    assert another.startswith(f"2 snapshots of {two} were not compared")
+    assert last == "all that could be checked holds"
+    as_json = CliRunner().invoke(
+        main, ("verify", "job", "--json"), obj=lambda _servers: OneLog(newer)
+    )
+    assert json.loads(as_json.stdout)["other_snapshots"] == {two: 2, other: 1}
+
+    newer.delete_below(first)
+    (fault,) = verify(newer.records).faults
+    assert fault.offset == first
+    assert fault.what.startswith(
+        "the log begins with this snapshot: its state is of version 2, schema "
+    )
+    assert fault.what.endswith("; use the version that wrote it")
 
 
 def _of_another_time(record: Record) -> JobSnapshot:
