@@ -5,28 +5,27 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import pyarrow as pa
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.driver import JobStatus
 from coordlog.errors import AccessError, SourceError
+from coordlog.log.exported import write_exported
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.secret_fields import KEY_VARIABLE
-from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.kafka.source import KafkaSource
-from file_pipeline import ALL_ROWS, Pipeline
+from coordlog.testing.by_hand import HandDrivenJob
 from hand_history import batch_history
+from kernel_fakes import NotingProvider, chain_of
 from secret_job import SECRETS, secret_log
 from secured_broker import PASSWORD, SecuredBroker, secured_broker
 
@@ -215,27 +214,77 @@ def test_a_wrong_way_in_is_one_clear_error_soon(
     assert PASSWORD not in result.output
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("jobs",),
-        ("attempts", JOB),
-        ("splits", JOB),
-        ("checkpoints", JOB),
-        ("state", JOB),
-        ("verify", JOB),
-        ("explain", JOB, "--checkpoint", "1"),
-        ("diff", JOB),
-        ("skip", JOB, "--split", "a"),
-        ("delete", JOB, "--yes"),
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_every_command_says_so(door: SecuredBroker, arguments: tuple[str, ...]) -> None:
-    variables = door.variables("SASL_SSL", "ann", sasl_password="wrong")
-    result = run(variables, *arguments, "--bootstrap-servers", door.at("SASL_SSL"))
+ASKING: dict[str, tuple[str, ...]] = {
+    "jobs": (),
+    "history": (JOB,),
+    "attempts": (JOB,),
+    "splits": (JOB,),
+    "reads": (JOB,),
+    "checkpoints": (JOB,),
+    "events": (JOB,),
+    "commits": (JOB,),
+    "failures": (JOB,),
+    "epochs": (JOB,),
+    "checkpoint": (JOB, "--keep", "good"),
+    "begin": ("another", f"{JOB}@1"),
+    "state": (JOB,),
+    "verify": (JOB,),
+    "explain": (JOB, "--checkpoint", "1"),
+    "diff": (JOB,),
+    "payloads": (JOB,),
+    "skip": (JOB, "--split", "a"),
+    "export": (JOB, "{folder}/out.avro"),
+    "import": ("{file}", "--as", "imported"),
+    "adopt": ("job", "--from", "{file}", "--take-over"),
+    "doctor": (JOB,),
+    "prune": (JOB, "--yes"),
+    "delete": (JOB, "--yes"),
+}
+"""What each command that asks a broker is given; `ingest` has a test of its own."""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history that holds: what is adopted is checked before the broker is asked."""
+    file = tmp_path_factory.mktemp("exported") / "history.avro"
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    job.register(0)
+    job.crash()
+    write_exported(job.log, "job", file)
+    return file
+
+
+def test_every_command_that_asks_a_broker_is_among_those_that_are_tried() -> None:
+    context = click.Context(main)
+    asking = {
+        name
+        for name in main.list_commands(context)
+        if any(one.name == "bootstrap_servers" for one in _command(context, name).params)
+    }
+    assert asking == {*ASKING, "ingest"}
+
+
+def _command(context: click.Context, name: str) -> click.Command:
+    found = main.get_command(context, name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_every_command_says_so(
+    door: SecuredBroker, exported: Path, tmp_path: Path, command: str
+) -> None:
+    wrong = f"{PASSWORD}x"
+    variables = door.variables("SASL_SSL", "ann", sasl_password=wrong)
+    given = [one.format(file=exported, folder=tmp_path) for one in ASKING[command]]
+    result = run(variables, command, *given, "--bootstrap-servers", door.at("SASL_SSL"))
     assert result.exit_code == Exit.REFUSED, result.output
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "does not accept user 'ann'" in result.stderr
+    assert "COORDLOG_KAFKA_SASL_PASSWORD" in result.stderr
+    assert wrong not in result.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_ingest_says_so_before_spark_starts(door: SecuredBroker, tmp_path: Path) -> None:
@@ -312,197 +361,3 @@ def test_secret_fields_are_in_no_file_of_the_broker(
     log.close()
     assert b"of the attempt" in content, "the right files are looked at"
     assert not any(one.encode() in content for one in SECRETS)
-
-
-# rights
-
-PREFIX = "team-a."
-RULED = f"{PREFIX}job.log"
-
-
-def rights_in_docs() -> dict[str, tuple[str, ...]]:
-    """Who needs what, as docs/security.md says."""
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
-    rows = re.findall(r"^\| (.+?) \| ((?:`[A-Z]\w+`(?:, )?)+) \|$", page, re.MULTILINE)
-    return {who: tuple(re.findall(r"`(\w+)`", rights)) for who, rights in rows}
-
-
-DRIVER, READER = (rights_in_docs()[one] for one in ("driver", "command line"))
-
-
-@pytest.fixture(scope="module")
-def ruled(door: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> SecuredBroker:
-    """With a topic made beforehand, users with the rights of the docs, and a job that has run."""
-    door.make_topic(RULED)
-    for user, rights in (("driver", DRIVER), ("reader", READER)):
-        door.add_user(user)
-        for right in rights:
-            door.allow(user, right, RULED)
-    pipeline = Pipeline(tmp_path_factory.mktemp("job"), is_batch=True, transform=unchanged)
-    pipeline.on_broker = log_of(door, "driver")
-    pipeline.on_broker.create()
-    result = pipeline.drive()
-    assert (result.status, pipeline.committed()) == (JobStatus.FINISHED, ALL_ROWS)
-    pipeline.on_broker.close()
-    return door
-
-
-def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
-
-
-def log_of(door: SecuredBroker, user: str, job_id: str = "job") -> KafkaLog:
-    return KafkaLog.for_job(
-        job_id,
-        door.at("SASL_SSL"),
-        topic_prefix=PREFIX,
-        security=door.security("SASL_SSL", user),
-    )
-
-
-def asked(door: SecuredBroker, user: str, *arguments: str) -> Result:
-    return run(
-        door.variables("SASL_SSL", user),
-        *arguments,
-        *("--bootstrap-servers", door.at("SASL_SSL"), "--topic-prefix", PREFIX),
-    )
-
-
-def test_the_rights_of_the_docs_are_enough_to_run_a_job_and_to_look_at_it(
-    ruled: SecuredBroker,
-) -> None:
-    assert asked(ruled, "reader", "jobs").stdout == "job\n"
-    for command in ("history", "attempts", "verify", "doctor"):
-        result = asked(ruled, "reader", command, "job")
-        assert result.exit_code == Exit.DONE, result.output
-        assert result.stdout
-
-
-def lacking(
-    door: SecuredBroker, user: str, right: str, topic: str, *arguments: str
-) -> tuple[int, str]:
-    """How a command ends without that one right."""
-    door.forbid(user, right, topic)
-    # What Read brings with it goes with it, and is asked for first.
-    if right == "Read":
-        door.allow(user, "Describe", topic)
-    try:
-        result = asked(door, user, *arguments)
-    finally:
-        door.allow(user, right, topic)
-    return result.exit_code, result.stderr
-
-
-def test_the_rights_of_the_docs_are_enough_to_keep_a_checkpoint_and_to_begin_from_it(
-    ruled: SecuredBroker, tmp_path: Path
-) -> None:
-    """And no fewer are: a log whose job has come to its end, as its checkpoints stay."""
-    other, new, rights = f"{PREFIX}other.log", f"{PREFIX}new-one.log", rights_in_docs()
-    ruled.make_topic(other)
-    for right in DRIVER:
-        ruled.allow("driver", right, other)
-    pipeline = Pipeline(tmp_path, is_batch=False, transform=unchanged)
-    pipeline.job_id, pipeline.on_broker = "other", log_of(ruled, "driver", "other")
-    number = pipeline.drive().last_checkpoint
-    pipeline.on_broker.close()
-    needed = {
-        ("keeper", other): "`coordlog checkpoint --keep` and `--release` where no driver lives",
-        ("founder", other): "`coordlog begin`, on the other job's topic",
-        ("founder", new): "`coordlog begin`, on the new job's topic",
-    }
-    for user in ("keeper", "founder"):
-        ruled.add_user(user)
-    for (user, topic), who in needed.items():
-        for right in rights[who]:
-            ruled.allow(user, right, topic)
-    keep = ("checkpoint", "other", "--keep", "good", str(number))
-    begin = ("begin", "new-one", "other@good")
-
-    for right in rights[needed["keeper", other]]:
-        status, said = lacking(ruled, "keeper", right, other, *keep)
-        assert status == Exit.REFUSED
-        assert named(said, right, other, "keeper"), said
-    kept = asked(ruled, "keeper", *keep)
-    assert kept.exit_code == Exit.DONE, kept.output
-
-    for topic, right in [
-        *((other, one) for one in rights[needed["founder", other]]),
-        (new, "Create"),
-    ]:
-        status, said = lacking(ruled, "founder", right, topic, *begin)
-        assert status == Exit.REFUSED
-        assert named(said, right, topic, "founder"), said
-    begun = asked(ruled, "founder", *begin)
-    assert begun.exit_code == Exit.DONE, begun.output
-
-
-def test_a_job_of_another_prefix_is_another_job(ruled: SecuredBroker) -> None:
-    result = run({}, "jobs", "--bootstrap-servers", ruled.at("PLAINTEXT"))
-    assert result.stdout == f"{JOB}\n"
-
-
-def named(error: str, right: str, topic: str, user: str) -> bool:
-    """Whether the operation, the topic and what to add are named."""
-    return (
-        f"does not allow User:{user} the operation {right} on topic {topic}" in error
-        and f"--allow-principal User:{user} --operation {right} --topic {topic}" in error
-    )
-
-
-@pytest.mark.parametrize("right", DRIVER)
-def test_a_right_that_a_driver_lacks_is_named(
-    ruled: SecuredBroker, tmp_path: Path, right: str
-) -> None:
-    ruled.forbid("driver", right, RULED)
-    pipeline = Pipeline(tmp_path, is_batch=True, transform=unchanged)
-    pipeline.source = FileSource(pipeline.folder, batch_rows=10, allow_other_path=True)
-    pipeline.write_to(pipeline.out)
-    pipeline.on_broker = log_of(ruled, "driver")
-    try:
-        with pytest.raises(AccessError) as caught:
-            pipeline.drive(again=True)
-    finally:
-        pipeline.on_broker.close()
-        ruled.allow("driver", right, RULED)
-    assert named(str(caught.value), right, RULED, "driver"), caught.value
-
-
-@pytest.mark.parametrize("right", READER)
-def test_a_right_that_a_command_lacks_is_named(ruled: SecuredBroker, right: str) -> None:
-    status, said = lacking(ruled, "reader", right, RULED, "history", "job")
-    assert status == Exit.REFUSED
-    assert named(said, right, RULED, "reader"), said
-
-
-def test_a_topic_that_the_user_may_not_see_is_not_said_to_be_missing(ruled: SecuredBroker) -> None:
-    result = asked(ruled, "ann", "history", "job")
-    assert result.exit_code == Exit.REFUSED
-    assert named(result.stderr, "Describe", RULED, "ann"), result.stderr
-
-
-def test_who_may_not_make_a_topic_is_told_the_command_that_does(ruled: SecuredBroker) -> None:
-    topic = f"{PREFIX}new.log"
-    ruled.allow("driver", "Read", topic)
-    log = log_of(ruled, "driver", "new")
-    with pytest.raises(AccessError) as caught:
-        log.create()
-    assert named(str(caught.value), "Create", topic, "driver")
-    assert f"kafka-topics.sh --bootstrap-server {ruled.at('SASL_SSL')} --create" in str(
-        caught.value
-    )
-    for right in ("Create", "DescribeConfigs"):
-        ruled.allow("driver", right, topic)
-    log.create()
-    ruled.allow("driver", "Write", topic)
-    append(log, [UnstoredRecord(key=b"", value=b"", header=b"", timestamp_us=0)])
-    with pytest.raises(AccessError) as caught:
-        log.delete_below(1)
-    assert named(str(caught.value), "Delete", topic, "driver")
-    with pytest.raises(AccessError) as caught:
-        log.delete()
-    assert named(str(caught.value), "Delete", topic, "driver")
-    ruled.allow("driver", "Delete", topic)
-    log.delete_below(1)
-    assert log.start_offset() == 1
-    log.delete()
-    log.close()
