@@ -11,7 +11,7 @@ from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, command_to_set, unfit_settings
 from coordlog.projections.pruning import PrunePlan
 
-__all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "examine_all"]
+__all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "Needed", "examine_all"]
 
 _DISK_LOW = 0.10
 _DISK_OUT = 0.02
@@ -53,6 +53,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """The oldest record that a restart of a job needs."""
+
+    offset: int
+    timestamp_us: int
+    is_snapshot: bool
+    """The newest snapshot; else the log's first record."""
+    is_there: bool = True
+    """False where the log begins behind it, and not with a snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """What a job's log says, as far as it was read."""
 
@@ -65,6 +77,8 @@ class JobFacts:
     """The offset that its log begins at."""
     plan: PrunePlan | None = None
     """None where the log was not read."""
+    needed: Needed | None = None
+    """By what its last records name; None where there is no record, or a plan."""
     problem: str = ""
     """Why it could not be."""
 
@@ -287,7 +301,7 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
         yield Finding(
             grade=Grade.FINE,
             what=f"{name}, settings",
-            value=f"lose nothing; {topic.replication} replicas, {topic.in_sync} in sync",
+            value=f"{_kept(job, topic)}; {topic.replication} replicas, {topic.in_sync} in sync",
         )
     if topic.in_sync < topic.replication:
         needed = int(topic.settings.get("min.insync.replicas", "1"))
@@ -312,15 +326,10 @@ def _topic(job: JobFacts, topic: TopicFacts, advice: _Advice) -> Iterator[Findin
 
 def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iterator[Finding]:
     name = f"job {job.job_id}"
-    rate = _per_hour(topic.size_bytes, job, now_us)
-    pace = ""
-    if rate is not None:
-        hours = (now_us - job.began_us) / _HOUR_US
-        pace = f"; {in_bytes(rate)} and {job.records / hours:,.0f} records an hour"
     yield Finding(
         grade=Grade.NOTE,
         what=f"{name}, size",
-        value=f"{job.records:,} records, {in_bytes(topic.size_bytes)}{pace}",
+        value=f"{job.records:,} records, {in_bytes(topic.size_bytes)}{_pace(topic, job, now_us)}",
     )
     ahead_s = (job.last_us - now_us) / 1e6
     if ahead_s > _CLOCK_S:
@@ -331,11 +340,12 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
             should_be="in the past",
             next_step="let the driver's machine and this one follow the same time",
         )
-    plan = job.plan
-    if plan is None:
-        return
-    if plan.record_count:
-        yield from _retention(name, topic, plan, advice, now_us)
+    yield from _retention(job, topic, advice, now_us)
+    if job.plan is not None:
+        yield _prune(job, job.plan, advice)
+
+
+def _prune(job: JobFacts, plan: PrunePlan, advice: _Advice) -> Finding:
     freed, offset = (
         (0, 0)
         if plan.begins_with is None
@@ -343,9 +353,9 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
     )
     share = freed / plan.byte_count if plan.byte_count else 0.0
     is_much = freed > _PRUNE_BYTES and share > _PRUNE_SHARE
-    yield Finding(
+    return Finding(
         grade=Grade.NOTE,
-        what=f"{name}, prune",
+        what=f"job {job.job_id}, prune",
         value=f"would free {in_bytes(freed)} ({share:.0%}), all below offset {offset:,}"
         if plan.begins_with is not None
         else f"would free nothing: {plan.why_not}",
@@ -353,53 +363,109 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
     )
 
 
-def _retention(
-    name: str, topic: TopicFacts, plan: PrunePlan, advice: _Advice, now_us: int
-) -> Iterator[Finding]:
-    newest = plan.newest
-    needed_us = plan.began_us if newest is None else newest.timestamp_us
-    what = (
-        "its first record"
-        if newest is None
-        else f"its newest snapshot, at offset {newest.offset:,}"
-    )
-    oldest = (
-        f"; its oldest restorable checkpoint is {plan.checkpoints[0]}" if plan.checkpoints else ""
-    )
-    retention_ms = int(topic.settings.get("retention.ms", "-1"))
+def _kept(job: JobFacts, topic: TopicFacts) -> str:
+    """What settings without fault do to records."""
+    retention_ms = _retention_ms(topic)
     if retention_ms < 0:
+        return "lose nothing"
+    return f"remove what is older than {_span(retention_ms * 1000)}, and nothing else: see job {job.job_id}, retention"
+
+
+def _retention_ms(topic: TopicFacts) -> int:
+    """-1 for ever."""
+    return int(topic.settings.get("retention.ms", "-1"))
+
+
+def _needed(job: JobFacts) -> Needed | None:
+    """What a restart needs; None where there is no record, or what there is could not be read."""
+    plan = job.plan
+    if plan is None:
+        return job.needed
+    if plan.newest is not None:
+        at, us = plan.newest.offset, plan.newest.timestamp_us
+        return Needed(offset=at, timestamp_us=us, is_snapshot=True)
+    if plan.record_count:
+        return Needed(offset=plan.start, timestamp_us=plan.began_us, is_snapshot=False)
+    return None
+
+
+def _retention(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iterator[Finding]:
+    name = f"job {job.job_id}, retention"
+    needed, retention_ms = _needed(job), _retention_ms(topic)
+    kept = "for ever" if retention_ms < 0 else _span(retention_ms * 1000)
+    mended = (
+        f"{advice.setting(topic, {'retention.ms': '-1'})}"
+        f" ; then remove history with {advice.own('prune')}"
+    )
+    should_be = "-1, or much longer than from one snapshot to the next"
+    if needed is None:
+        if job.problem and retention_ms >= 0:
+            yield Finding(
+                grade=Grade.WARNING,
+                what=name,
+                value=f"{kept}; what a restart needs could not be read",
+                should_be=should_be,
+                next_step=mended,
+            )
+        return
+    what = "its newest snapshot" if needed.is_snapshot else "its first record"
+    if not needed.is_there:
         yield Finding(
-            grade=Grade.FINE,
-            what=f"{name}, retention",
-            value=f"for ever; a restart needs {what}{oldest}",
+            grade=Grade.WRONG,
+            what=name,
+            value=f"{kept}; a restart needs {what}, at offset {needed.offset:,}, and the log begins at offset "
+            f"{job.start:,}: it is gone",
+            should_be=should_be,
+            next_step=f"put an older export on a new topic with {advice.own('adopt')}",
         )
         return
-    left_us = needed_us + retention_ms * 1000 - now_us
+    what += f", at offset {needed.offset:,}" if needed.is_snapshot else ""
+    restorable = job.plan.checkpoints if job.plan is not None else ()
+    oldest = f"; its oldest restorable checkpoint is {restorable[0]}" if restorable else ""
+    if retention_ms < 0:
+        yield Finding(
+            grade=Grade.FINE, what=name, value=f"for ever; a restart needs {what}{oldest}"
+        )
+        return
+    left_us = needed.timestamp_us + retention_ms * 1000 - now_us
     is_fine = left_us > _RETENTION_LEFT * retention_ms * 1000
     gone = "it may be gone at any moment" if left_us <= 0 else f"it is kept {_span(left_us)} more"
     yield Finding(
         grade=Grade.FINE if is_fine else Grade.WRONG if left_us <= 0 else Grade.WARNING,
-        what=f"{name}, retention",
-        value=f"{_span(retention_ms * 1000)}; a restart needs {what}, which is "
-        f"{_span(now_us - needed_us)} old: {gone}{oldest}",
-        should_be="" if is_fine else "-1, or much longer than from one snapshot to the next",
-        next_step=""
-        if is_fine
-        else f"{advice.setting(topic, {'retention.ms': '-1'})}"
-        f" ; then remove history with {advice.own('prune')}",
+        what=name,
+        value=f"{kept}; a restart needs {what}, which is {_span(now_us - needed.timestamp_us)} old: {gone}{oldest}",
+        should_be="" if is_fine else should_be,
+        next_step="" if is_fine else mended,
     )
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
-def _per_hour(size_bytes: int, job: JobFacts, now_us: int) -> float | None:
-    """Bytes of a job's log an hour; None where it is silent, or what there is does not tell.
+def _pace(topic: TopicFacts, job: JobFacts, now_us: int) -> str:
+    """Bytes and records an hour, as far as they are known; behind a semicolon."""
+    hours = _hours_told(job, now_us)
+    if hours is None:
+        return ""
+    rate = _per_hour(topic.size_bytes, job, now_us)
+    size = "" if rate is None else f"{in_bytes(rate)} and "
+    return f"; {size}{job.records / hours:,.0f} records an hour"
 
-    Of a log whose beginning is gone it does not: when it came to its size is not known.
-    """
+
+def _hours_told(job: JobFacts, now_us: int) -> float | None:
+    """Since the first record that is there; None where the log is silent, or has too few to tell a pace."""
     lasted = now_us - job.began_us
-    is_told = job.start == 0 and job.records > 1 and lasted > _HOUR_US / 60
+    is_told = job.records > 1 and lasted > _HOUR_US / 60
     is_silent = now_us - job.last_us > _SILENT_US
-    return size_bytes / (lasted / _HOUR_US) if is_told and not is_silent else None
+    return lasted / _HOUR_US if is_told and not is_silent else None
+
+
+def _per_hour(size_bytes: int, job: JobFacts, now_us: int) -> float | None:
+    """Bytes of a job's log an hour; None where no pace is told, or they are not known.
+
+    A log whose beginning is gone does not tell them: brokers free whole segments, so of what is on disk a part may be
+    of before its first record.
+    """
+    hours = _hours_told(job, now_us)
+    return size_bytes / hours if hours is not None and job.start == 0 else None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

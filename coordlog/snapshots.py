@@ -55,6 +55,7 @@ __all__ = [
     "StandingSnapshot",
     "find_snapshot",
     "first_snapshot",
+    "newest_named",
     "snapshot_answer",
     "standing_snapshot",
 ]
@@ -402,7 +403,7 @@ def find_snapshot(
         LogUnavailableError: The log does not answer.
     """
     search = SnapshotSearch()
-    offset = _named_at_the_end(log, start, end)
+    offset = newest_named(log, start, end)
     for _ in range(SNAPSHOT_CHAIN_MAX):
         if not start <= offset < end:
             break
@@ -434,8 +435,12 @@ def first_snapshot(
     return search
 
 
-def _named_at_the_end(log: Log, start: int, end: int) -> int:
-    """The newest that one of the last records names, -1 for none."""
+def newest_named(log: Log, start: int, end: int) -> int:
+    """The offset of the newest snapshot that one of the last records names, -1 for none; nothing is looked at there.
+
+    Raises:
+        LogUnavailableError: The log does not answer.
+    """
     for count in _TAILS:
         first = max(start, end - count)
         headers = [one.header for one in _read(log, first, end)]

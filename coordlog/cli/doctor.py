@@ -11,18 +11,21 @@ from typing import Protocol
 import click
 from rich.text import Text
 
-from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, examine_all
+from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
 from coordlog.errors import CoordlogError, LogError, RecordError
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.java import find_java
 from coordlog.log.kafka.examining import BrokerFacts
-from coordlog.log.port import Log
+from coordlog.log.port import Log, StoredRecord
 from coordlog.log.user_folders import home_folder
 from coordlog.projections.pruning import plan_prune
+from coordlog.schemas.record import Kind
+from coordlog.snapshots import newest_named
 
 from .console import json_of, new_console, print_json
 from .exits import Exit
 from .logs import Logs, no_such_job, options_given, with_logs
+from .reading import opened
 
 __all__ = ["doctor"]
 
@@ -135,20 +138,21 @@ def _version_of(name: str) -> str:
 
 def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts:
     start = end = began = last = 0
+    plan, needed, problem = None, None, ""
     try:
-        log = logs.open(job_id)
-    except LogError as error:
-        return JobFacts(job_id=job_id, records=0, began_us=0, last_us=0, problem=str(error))
-    plan, problem = None, ""
-    try:
-        start, end = log.start_offset(), log.high_watermark()
-        began, last = _times(log, start, end)
-        if is_read:
-            plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
+        with opened(logs, job_id) as log:
+            start, end = log.start_offset(), log.high_watermark()
+            first = next(iter(log.read(start, end)), None)
+            if first is not None:
+                began, last = first.timestamp_ms * 1000, _last_us(log, start, end)
+                if is_read:
+                    plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
+                else:
+                    needed = _needed(log, start, first, end)
     except RecordError as error:
         problem = f"{error}; `coordlog verify {job_id}{where}` tells all"
-    finally:
-        log.close()
+    except LogError as error:
+        problem = str(error)
     return JobFacts(
         job_id=job_id,
         records=end - start,
@@ -156,17 +160,48 @@ def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts
         last_us=last,
         start=start,
         plan=plan,
+        needed=needed,
         problem=problem,
     )
 
 
-def _times(log: Log, start: int, end: int) -> tuple[int, int]:
-    """Of the first and last record, in microseconds; 0 where there is none.
+def _last_us(log: Log, start: int, end: int) -> int:
+    """The time of the last record, in microseconds; 0 where there is none so near the end.
 
     The end of a transaction, which somebody else's writer may have left, takes an offset and is no record.
     """
-    first = next(iter(log.read(start, end)), None)
     latest = list(log.read(max(start, end - _LOOKED_BACK), end))
-    if first is None or not latest:
-        return 0, 0
-    return first.timestamp_ms * 1000, latest[-1].timestamp_ms * 1000
+    return latest[-1].timestamp_ms * 1000 if latest else 0
+
+
+def _needed(log: Log, start: int, first: StoredRecord, end: int) -> Needed:
+    """What a restart needs, without a fold: the snapshot that the last records name, else all of the log."""
+    named = newest_named(log, start, end)
+    snapshot = _snapshot_at(log, named) if start <= named < end else None
+    if snapshot is None and start > 0 and _is_snapshot(first):
+        snapshot = first  # nothing need name the one with which a pruned log begins
+    if snapshot is None and start > 0:
+        is_named = 0 <= named < start
+        return Needed(
+            offset=named if is_named else 0,
+            timestamp_us=0,
+            is_snapshot=is_named,
+            is_there=False,
+        )
+    found = snapshot or first
+    return Needed(
+        offset=found.offset,
+        timestamp_us=found.timestamp_ms * 1000,
+        is_snapshot=snapshot is not None,
+    )
+
+
+def _snapshot_at(log: Log, offset: int) -> StoredRecord | None:
+    """None where another record stands there, as in a topic that is the copy of one."""
+    found = next(iter(log.read(offset, offset + 1)), None)
+    return found if found is not None and _is_snapshot(found) else None
+
+
+def _is_snapshot(one: StoredRecord) -> bool:
+    header = one.header
+    return header is not None and one.record(header).kind is Kind.SNAPSHOT

@@ -11,16 +11,18 @@ from click.testing import CliRunner
 
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, examine_all
+from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
 from coordlog.errors import LogUnavailableError
 from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
+from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.header import encode_header
+from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
-from kernel_fakes import NotingProvider, chain_of
+from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 
 HOUR_US = 3_600_000_000
 NOW_US = 1_000 * HOUR_US
@@ -143,6 +145,60 @@ def test_without_a_snapshot_the_first_record_is_what_a_restart_needs() -> None:
         made["job j, retention"].value
     )
     assert made["job j, prune"].value == "would free nothing: it has no snapshot"
+
+
+OF_PLAIN = replace(JOB, plan=None)
+
+
+@pytest.mark.parametrize(
+    ("hours", "grade", "said"),
+    [
+        (-1, Grade.FINE, "for ever; a restart needs its newest snapshot, at offset 900"),
+        (30, Grade.FINE, "which is 10.0 h old: it is kept 20.0 h more"),
+        (12, Grade.WARNING, "which is 10.0 h old: it is kept 2.0 h more"),
+        (9, Grade.WRONG, "which is 10.0 h old: it may be gone at any moment"),
+    ],
+)
+def test_of_a_log_that_is_not_read_whole_retention_is_told_too(
+    hours: int, grade: Grade, said: str
+) -> None:
+    needed = Needed(offset=900, timestamp_us=NOW_US - 10 * HOUR_US, is_snapshot=True)
+    broker = with_setting("retention.ms", str(max(-1, hours * 3_600_000)))
+    made = found(broker=broker, job=replace(OF_PLAIN, needed=needed))
+
+    one = made["job j, retention"]
+    assert one.grade is grade
+    assert said in one.value
+    assert ("retention.ms=-1" in one.next_step) is (grade is not Grade.FINE)
+    assert "job j, prune" not in made
+
+
+def test_settings_with_a_retention_are_not_said_to_lose_nothing() -> None:
+    assert found()["topic j.log, settings"].value == "lose nothing; 3 replicas, 3 in sync"
+    one = found(broker=with_setting("retention.ms", "3600000"))["topic j.log, settings"]
+    assert one.value == (
+        "remove what is older than 1.0 h, and nothing else: see job j, retention; 3 replicas, 3 in sync"
+    )
+
+
+def test_where_a_log_cannot_be_read_its_retention_is_a_warning() -> None:
+    job = replace(OF_PLAIN, problem="damaged")
+    made = found(broker=with_setting("retention.ms", "3600000"), job=job)
+
+    assert made["job j, retention"].grade is Grade.WARNING
+    assert made["job j, retention"].value == "1.0 h; what a restart needs could not be read"
+    assert "job j, retention" not in found(job=job)
+
+
+def test_what_is_gone_already_is_wrong_whatever_the_retention_is_now() -> None:
+    needed = Needed(offset=3, timestamp_us=0, is_snapshot=True, is_there=False)
+    one = found(job=replace(OF_PLAIN, start=5, needed=needed))["job j, retention"]
+
+    assert one.grade is Grade.WRONG
+    assert one.value == (
+        "for ever; a restart needs its newest snapshot, at offset 3, and the log begins at offset 5: it is gone"
+    )
+    assert "coordlog adopt" in one.next_step
 
 
 BROKEN: dict[str, tuple[BrokerFacts, str, Grade]] = {
@@ -302,8 +358,6 @@ def test_one_replica_that_is_not_flushed_is_told_and_is_nothing_to_do() -> None:
     [
         # 1 GB in ten minutes, and then nothing for two days
         ({"began_us": NOW_US - 48 * HOUR_US, "last_us": NOW_US - 47 * HOUR_US}, None),
-        # what is left after a prune says nothing of when the rest of the disk was filled
-        ({"began_us": NOW_US - HOUR_US, "start": 5_000}, None),
         # a burst, and then little: by now, not by its last record
         ({"began_us": NOW_US - 20 * HOUR_US, "last_us": NOW_US - 19 * HOUR_US}, "1.2 GB a day"),
     ],
@@ -318,6 +372,15 @@ def test_a_disk_is_not_said_to_fill_by_what_is_over(
     assert ("an hour" in made["job j, size"].value) == (pace is not None)
     if one is not None and pace is not None:
         assert pace in one.value
+    assert bad(made) == {}
+
+
+def test_of_a_pruned_log_records_an_hour_are_told_and_bytes_are_not() -> None:
+    """When the rest of the disk was filled is not known of what is left."""
+    made = found(job=replace(JOB, began_us=NOW_US - 2 * HOUR_US, start=5_000))
+
+    assert made["job j, size"].value == "1,000 records, 1.0 GB; 500 records an hour"
+    assert "disk of broker 1, /data, full in" not in made
     assert bad(made) == {}
 
 
@@ -357,6 +420,76 @@ def test_the_end_of_a_transaction_is_no_last_record(markers: int) -> None:
     assert made.exit_code == Exit.FAILED, made.output
     assert "job j, time of its last record: " in made.stdout
     assert f"job j, size: {log.high_watermark()} records" in made.stdout
+
+
+def with_snapshots() -> MemoryLog:
+    job = HandDrivenJob(
+        chain_of(NotingProvider(projection=HANDLED)),
+        job_id="j",
+        options=RuntimeOptions(snapshot_every=7),
+    )
+    attempt = job.register(0)
+    for n in range(20):
+        attempt.send("source", Up(n=n))
+    job.crash()
+    return job.log
+
+
+def retention_told(log: MemoryLog) -> str:
+    """By the plain doctor."""
+    place = Place(BROKER)
+    place.log = log
+    made = CliRunner().invoke(main, ["doctor", "--json"], obj=lambda _servers: place)
+    rows = [json.loads(one) for one in made.stdout.splitlines()]
+    (value,) = [one["value"] for one in rows if one["what"] == "job j, retention"]
+    return str(value)
+
+
+def test_the_plain_doctor_finds_what_a_restart_needs_by_the_last_records() -> None:
+    log = with_snapshots()
+    kinds = [one.record().kind for one in log.records]
+    offsets = [offset for offset, kind in enumerate(kinds) if kind is Kind.SNAPSHOT]
+    assert len(offsets) >= 2
+
+    newest = f"for ever; a restart needs its newest snapshot, at offset {offsets[-1]}"
+    assert retention_told(log) == newest
+    log.remove_below(offsets[-1])
+    assert retention_told(log) == newest, "a pruned log begins with it"
+    log.remove_below(offsets[-1] + 1)
+    assert retention_told(log) == (
+        f"for ever; a restart needs its newest snapshot, at offset {offsets[-1]}, and the log begins at offset "
+        f"{offsets[-1] + 1}: it is gone"
+    )
+
+
+def test_the_plain_doctor_says_where_all_of_a_log_is_needed_and_its_beginning_is_gone() -> None:
+    log = Place(BROKER).log
+    assert retention_told(log) == "for ever; a restart needs its first record"
+    log.remove_below(2)
+    assert retention_told(log) == (
+        "for ever; a restart needs its first record, at offset 0, and the log begins at offset 2: it is gone"
+    )
+
+
+def test_a_log_of_one_snapshot_that_nothing_names_is_whole() -> None:
+    """As a prune leaves it that has taken the snapshot itself."""
+    log = with_snapshots()
+    (*_, last) = [one for one in log.records if one.record().kind is Kind.SNAPSHOT]
+    alone = _EndsWithMarker(len(log.records) - last.offset - 1)
+    for one in log.records:
+        alone.store(
+            UnstoredRecord(
+                key=one.key or b"",
+                value=one.value or b"",
+                header=one.header_bytes or b"",
+                timestamp_us=0,
+            )
+        )
+    alone.remove_below(last.offset)
+
+    assert retention_told(alone) == (
+        f"for ever; a restart needs its newest snapshot, at offset {last.offset}"
+    )
 
 
 class Place:
