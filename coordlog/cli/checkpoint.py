@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import click
@@ -30,8 +31,8 @@ from coordlog.schemas.checkpoint_metadata import ReadMetadata
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
 from .driver_asked import ask_driver
 from .living import Reign, driver_lives
-from .logs import Logs, with_logs
-from .reading import opened, records_of
+from .logs import WritableLogs, with_logs
+from .reading import records_of
 
 __all__ = ["checkpoint"]
 
@@ -82,7 +83,7 @@ _PART_COLUMNS: Final = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
 @with_logs
 def checkpoint(
-    logs: Logs,
+    logs: WritableLogs,
     *,
     job: str,
     number: int | None,
@@ -120,10 +121,10 @@ def checkpoint(
 
 
 def _change(
-    logs: Logs, job: str, asked: KeepCheckpoint | LetGoCheckpoint, *, is_take_over: bool
+    logs: WritableLogs, job: str, asked: KeepCheckpoint | LetGoCheckpoint, *, is_take_over: bool
 ) -> None:
     """By the driver, where one lives; else in a reign of this command's own."""
-    with opened(logs, job) as log:
+    with contextlib.closing(logs.open_to_write(job)) as log:
         made = read_job(log, job, lambda state: _check(state, asked))
         number, was_before = _wanted(made.state, asked)
         by = ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from click.core import ParameterSource
 from coordlog.errors import TopicError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.exported import ExportedLog
+from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log, PrunableLog
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ __all__ = [
     "LogPlace",
     "Logs",
     "NewLogs",
-    "PrunableLogs",
     "find_logs",
     "no_such_job",
     "options_given",
@@ -59,7 +60,11 @@ class Logs(Protocol):
         ...
 
     def open(self, job_id: str) -> Log:
-        """The log of a job, which the caller closes. Raises TopicError where there is none."""
+        """The log of a job to be read, whatever its settings; the caller closes it.
+
+        Raises:
+            TopicError: There is none.
+        """
         ...
 
     def delete(self, job_id: str) -> None:
@@ -84,15 +89,19 @@ class NewLogs(CreatingLogs, Protocol):
         ...
 
     def open_topic(self, topic: str) -> Log:
-        """Any topic as a log to be read, which the caller closes. Raises TopicError where there is none."""
+        """Any topic as a log to be read, whatever its settings; the caller closes it. Raises TopicError as `open`."""
         ...
 
 
-class PrunableLogs(Logs, Protocol):
-    """Where logs can be shortened."""
+class WritableLogs(Logs, Protocol):
+    """Where logs can be appended to, and shortened."""
 
-    def open(self, job_id: str) -> PrunableLog:
-        """As in `Logs`."""
+    def open_to_write(self, job_id: str) -> PrunableLog:
+        """The log of a job, which the caller closes.
+
+        Raises:
+            TopicError: There is none, or its settings would lose what is appended.
+        """
         ...
 
 
@@ -135,7 +144,7 @@ class LogPlace:
 
 
 class KafkaLogs:
-    """The topics at a Kafka broker, to be read; a topic's durability is its driver's concern."""
+    """The topics at a Kafka broker; a topic's durability is its driver's concern."""
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
@@ -149,33 +158,37 @@ class KafkaLogs:
         """As in `Logs`."""
         return self._place.jobs()
 
-    def open(self, job_id: str) -> PrunableLog:
+    def open(self, job_id: str) -> Log:
         """As in `Logs`."""
-        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
+        log = self._found(job_id)
+        with _closed_on_error(log):
+            log.open_to_read()
+        return log
 
-        # Neither fsync nor a retention is asked of it: it is only read.
-        place = self._place
-        log = KafkaLog.for_job(
-            job_id,
-            place.servers,
-            topic_prefix=place.topic_prefix,
-            security=place.security,
-            fsync=False,
-            retention_ms=0,
-        )
-        try:
+    def open_to_write(self, job_id: str) -> PrunableLog:
+        """As in `WritableLogs`."""
+        log = self._found(job_id)
+        with _closed_on_error(log):
+            log.open()
+        return log
+
+    def _found(self, job_id: str) -> KafkaLog:
+        """One that is there; not opened yet."""
+        check_job_id(job_id)
+        log = self._log(self.topic_of(job_id))
+        with _closed_on_error(log):
             there = self.jobs()
             # A topic that the user may not see is in no list; asked for by name it is refused.
-            is_there = job_id in there or log.find()
-            if is_there:
-                log.open()
-        except BaseException:
-            log.close()
-            raise
-        if not is_there:
-            log.close()
-            raise no_such_job(job_id, place.servers, there)
+            if job_id not in there and not log.find():
+                raise no_such_job(job_id, self.where, there)
         return log
+
+    def _log(self, topic: str) -> KafkaLog:
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
+
+        # Neither fsync nor a retention is asked of it: they are its driver's to ask for.
+        place = self._place
+        return KafkaLog(topic, place.servers, security=place.security, fsync=False, retention_ms=0)
 
     def create(self, job_id: str) -> PrunableLog:
         """As in `CreatingLogs`; with the settings that lose nothing."""
@@ -189,11 +202,9 @@ class KafkaLogs:
 
     def open_topic(self, topic: str) -> Log:
         """As in `NewLogs`."""
-        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, as above
-
-        place = self._place
-        log = KafkaLog(topic, place.servers, security=place.security, fsync=False, retention_ms=0)
-        log.open()
+        log = self._log(topic)
+        with _closed_on_error(log):
+            log.open_to_read()
         return log
 
     def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
@@ -217,6 +228,16 @@ class KafkaLogs:
             log.delete()
         finally:
             log.close()
+
+
+@contextlib.contextmanager
+def _closed_on_error(log: Log) -> Generator[None]:
+    """Nobody gets a log of which something was asked in vain."""
+    try:
+        yield
+    except BaseException:
+        log.close()
+        raise
 
 
 class FileLogs:

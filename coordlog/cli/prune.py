@@ -31,7 +31,7 @@ from coordlog.schemas.stored import STORE_ATTRIBUTE, opened
 from coordlog.spark_integration.client_requests import request_coordinator
 
 from .living import Reign, driver_lives, reign_in
-from .logs import PrunableLogs, with_logs
+from .logs import WritableLogs, with_logs
 from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["prune"]
@@ -71,7 +71,7 @@ _PROGRESS_EVERY = 50_000
 @payload_store_option
 @with_logs
 def prune(
-    logs: PrunableLogs,
+    logs: WritableLogs,
     *,
     job: str,
     keep_checkpoints: int,
@@ -89,7 +89,7 @@ def prune(
     taken. All of the log is folded and compared with its snapshots before anything is removed, and
     what is removed is archived first, in the form of `coordlog export`.
     """
-    log = logs.open(job)
+    log = logs.open_to_write(job)
     try:
         finder = StoreFinder(job, payload_store)
         reign = reign_in(log, job)

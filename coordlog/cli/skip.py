@@ -29,7 +29,7 @@ from coordlog.spark_integration.kafka.payloads import KafkaListing
 
 from .driver_asked import ask_driver
 from .living import Reign, driver_lives
-from .logs import Logs, with_logs
+from .logs import WritableLogs, with_logs
 
 __all__ = ["skip"]
 
@@ -71,7 +71,7 @@ class _Wanted:
 )
 @with_logs
 def skip(
-    logs: Logs,
+    logs: WritableLogs,
     *,
     job: str,
     split_id: str | None,
@@ -91,7 +91,7 @@ def skip(
     if (split_id is None) == (sequence is None):
         raise click.UsageError("give either --split or --event")
     why = reason or "skipped by command"
-    log = logs.open(job)
+    log = logs.open_to_write(job)
     try:
         wanted = (
             _find_event(log, job, sequence) if split_id is None else _find_split(log, job, split_id)

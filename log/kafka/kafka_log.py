@@ -29,6 +29,7 @@ from .topic import (
     TIMESTAMP_BOUNDS,
     Durability,
     FoundTopic,
+    check_partitions,
     check_topic,
     settings_to_create,
 )
@@ -52,7 +53,7 @@ class KafkaLog:
     """One topic with one partition. Nothing is asked of the broker before the first use.
 
     `create` makes the topic where there is none; `open` refuses one that is missing. Both check its
-    settings, and every other method opens first.
+    settings, and every other method opens first. `open_to_read` is for who only reads.
 
     Args:
         topic: The topic's name.
@@ -95,6 +96,7 @@ class KafkaLog:
         self._partition = TopicPartition(topic, 0)
         self._lock = threading.Lock()
         self._identity: LogIdentity | None = None
+        self._is_to_be_read = False
 
     @classmethod
     def for_job(
@@ -159,19 +161,12 @@ class KafkaLog:
             LogUnavailableError: No answer within `connect_timeout_s`.
             AccessError: The user is not let in, or lacks a right; or the broker is not trusted.
         """
-        cluster_id, described = self._questions.ask("opening it", self._describe, needs="Describe")
-        if described["error_code"] == _NO_TOPIC:
-            raise TopicError(
-                self.topic,
-                f"there is no such topic at {self._connection.bootstrap_servers}",
-                "see that the job's name and the broker's address are right, or start the job",
-            )
+        identity, partitions = self._look()
         settings = self._questions.ask(
             "asking for its settings",
             lambda admin: settings_of(admin, self.topic),
             needs="DescribeConfigs",
         )
-        partitions = described["partitions"]
         found = FoundTopic(
             name=self.topic,
             partition_count=len(partitions),
@@ -179,15 +174,50 @@ class KafkaLog:
             settings=settings,
         )
         check_topic(found, self._durability, self._connection.bootstrap_servers)
+        return self._opened(identity, is_to_be_read=False)
+
+    def open_to_read(self) -> LogIdentity:
+        """See that the topic is there, whatever its settings: what stands in it can be read.
+
+        They are looked at, as by `open`, before something is written to it or removed.
+
+        Raises:
+            TopicError: It is missing, or has several partitions, or the broker is too old.
+            LogUnavailableError, AccessError: As `open`.
+        """
+        identity, partitions = self._look()
+        check_partitions(self.topic, len(partitions))
+        return self._opened(identity, is_to_be_read=True)
+
+    def _look(self) -> tuple[LogIdentity, list[dict[str, Any]]]:
+        """Which topic stands there, and its partitions."""
+        cluster_id, described = self._questions.ask("opening it", self._describe, needs="Describe")
+        if described["error_code"] == _NO_TOPIC:
+            raise TopicError(
+                self.topic,
+                f"there is no such topic at {self._connection.bootstrap_servers}",
+                "see that the job's name and the broker's address are right, or start the job",
+            )
         identity = LogIdentity(
             cluster_id=str(cluster_id),
             topic_id=str(described["topic_id"]),
             name=self._connection.name,
             topic=self.topic,
         )
+        return identity, described["partitions"]
+
+    def _opened(self, identity: LogIdentity, *, is_to_be_read: bool) -> LogIdentity:
         with self._lock:
             self._identity = identity
+            self._is_to_be_read = is_to_be_read
         return identity
+
+    def _see_that_it_fits(self) -> None:
+        """Before a change, of a log that was opened to be read."""
+        with self._lock:
+            is_to_be_read = self._is_to_be_read
+        if is_to_be_read:
+            self.open()
 
     def create(self) -> LogIdentity:
         """Make the topic where there is none, then `open`.
@@ -246,11 +276,17 @@ class KafkaLog:
         return self.start_offset(), self.high_watermark()
 
     def writer(self) -> LogWriter:
-        """As in the port. It connects at its first append."""
+        """As in the port. It connects at its first append.
+
+        Raises:
+            TopicError, LogUnavailableError, AccessError: As `open`, of a log that was opened to be read.
+        """
+        self._see_that_it_fits()
         return KafkaWriter(self._connection)
 
     def delete_below(self, offset: int) -> None:
-        """As in the port."""
+        """As in the port; a topic whose settings would lose history is refused, as by `open`."""
+        self._see_that_it_fits()
         start, end = self._limits()
         if offset > end:
             raise OutOfRangeError(self._connection.name, offset, start, end)

@@ -14,6 +14,7 @@ __all__ = [
     "Durability",
     "FoundTopic",
     "Rule",
+    "check_partitions",
     "check_topic",
     "command_to_set",
     "settings_to_create",
@@ -155,6 +156,20 @@ def command_to_set(bootstrap_servers: str, topic: str, settings: Mapping[str, st
     )
 
 
+def check_partitions(topic: str, count: int) -> None:
+    """Refuse a topic that can hold no history.
+
+    Raises:
+        TopicError: It has more than one partition.
+    """
+    if count != 1:
+        raise TopicError(
+            topic,
+            f"it has {count} partitions, and a history with one order needs one",
+            "choose another name, or remove the topic if nothing in it is needed",
+        )
+
+
 def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -> None:
     """Refuse a topic that could lose history.
 
@@ -162,12 +177,7 @@ def check_topic(found: FoundTopic, wanted: Durability, bootstrap_servers: str) -
         TopicError: It names every setting that does not fit, its value, and the command that mends
             them.
     """
-    if found.partition_count != 1:
-        raise TopicError(
-            found.name,
-            f"it has {found.partition_count} partitions, and a history with one order needs one",
-            "choose another name, or remove the topic if nothing in it is needed",
-        )
+    check_partitions(found.name, found.partition_count)
     wrong = unfit_settings(found.settings, wanted, found.replication)
     if wrong:
         problems = "; ".join(

@@ -10,6 +10,7 @@ from chaos.steps import Steps
 from coordlog.cli.logs import KafkaLogs, LogPlace
 from coordlog.cli.main import main
 from coordlog.log.kafka import Security
+from coordlog.log.port import Log
 
 __all__ = ["CommandOrders", "run_command"]
 
@@ -34,7 +35,7 @@ def run_command(orders: Ordered) -> None:
 
 
 class _SteppedLogs:
-    """`CreatingLogs` and `PrunableLogs`."""
+    """`CreatingLogs` and `WritableLogs`."""
 
     def __init__(self, servers: str, steps: Steps) -> None:
         self._inner = KafkaLogs(LogPlace(servers=servers, security=Security()))
@@ -49,9 +50,13 @@ class _SteppedLogs:
         """See `Logs`."""
         return self._inner.jobs()
 
-    def open(self, job_id: str) -> SteppedLog:
+    def open(self, job_id: str) -> Log:
         """See `Logs`."""
-        return SteppedLog(self._inner.open(job_id), self._steps)
+        return self._inner.open(job_id)
+
+    def open_to_write(self, job_id: str) -> SteppedLog:
+        """See `WritableLogs`."""
+        return SteppedLog(self._inner.open_to_write(job_id), self._steps)
 
     def create(self, job_id: str) -> SteppedLog:
         """See `CreatingLogs`."""

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition
 
 from coordlog.adopting import adopt
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import FencedError, OutOfRangeError, RestoreError
+from coordlog.errors import FencedError, OutOfRangeError, RestoreError, TopicError
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.protocol import Place
@@ -75,6 +78,81 @@ def test_a_job_goes_on_at_another_broker_and_every_row_comes_out_once(
         finally:
             here.close()
             there.close()
+
+
+def mirrored(topic: str, there: EmbeddedBroker, name: str, here: EmbeddedBroker) -> None:
+    """As MirrorMaker copies it: key, value, headers and time, to a topic as its broker makes one, not empty."""
+    partition = TopicPartition(topic, 0)
+    admin = KafkaAdminClient(bootstrap_servers=here.bootstrap_servers)
+    admin.create_topics(
+        {name: {"num_partitions": 1, "replication_factor": 1}},
+        wait_for_metadata=True,  # pyright: ignore[reportCallIssue]  # its stubs are older
+    )
+    admin.close()
+    consumer = KafkaConsumer(
+        bootstrap_servers=there.bootstrap_servers,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=20_000,
+    )
+    producer = KafkaProducer(bootstrap_servers=here.bootstrap_servers, acks="all")
+    try:
+        for number in range(3):
+            producer.send(name, key=None, value=b"in front %d" % number)
+        consumer.assign([partition])
+        last = consumer.end_offsets([partition])[partition] - 1
+        for one in consumer:
+            producer.send(
+                name,
+                key=one.key,
+                value=one.value,
+                headers=list(one.headers),
+                partition=0,
+                timestamp_ms=one.timestamp,
+            )
+            if one.offset == last:
+                break
+        producer.flush(timeout=60.0)
+    finally:
+        producer.close(timeout=1.0)
+        consumer.close()
+
+
+def test_a_job_goes_on_from_a_topic_that_was_mirrored_to_another_broker(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    job = "mirrored"
+    mirror = f"old.{job}.log"
+    driven = DrivenJob(tmp_path, job, is_batch=False)
+    there = KafkaLog.for_job(job, broker.bootstrap_servers, fsync=False)
+    there.create()
+    with embedded_broker() as other:
+        here = KafkaLog.for_job(job, other.bootstrap_servers)
+        copy = KafkaLog(mirror, other.bootstrap_servers, fsync=False, retention_ms=0)
+        try:
+            driven.drive(there, kill_attempt_at=3, kill_driver_at=9, snapshot_every=60)
+            mirrored(f"{job}.log", broker, mirror, other)
+            with pytest.raises(TopicError, match=r"message\.timestamp"):
+                copy.open()
+            copy.open_to_read()
+            assert copy.high_watermark() == there.high_watermark() + 3
+
+            missing = run(other, "adopt", job, "--from-topic", f"no.{job}.log", "--take-over")
+            assert missing.exit_code == Exit.FAILED
+            assert f"topic no.{job}.log: there is no such topic" in missing.stderr
+            done = run(other, "adopt", job, "--from-topic", mirror, "--take-over")
+            assert done.exit_code == Exit.DONE, done.output
+            assert there.identity.cluster_id in done.stderr
+            verified = run(other, "verify", job)
+            assert verified.exit_code == Exit.DONE, verified.output
+            driven.drive(here, kill_attempt_at=2, snapshot_every=60)
+
+            assert driven.rows() == ALL_ROWS
+            verified = run(other, "verify", job)
+            assert verified.exit_code == Exit.DONE, verified.output
+        finally:
+            for one in (here, copy, there):
+                one.close()
 
 
 class _Cut(KafkaLog):

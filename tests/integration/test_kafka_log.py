@@ -133,6 +133,52 @@ def test_a_setting_that_would_lose_history_is_refused_by_name(
         assert f"--entity-name {topic} --add-config {setting}={GOOD[setting]}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("max.message.bytes", "300"), ("retention.bytes", "1000000"), ("cleanup.policy", "compact")],
+)
+def test_a_log_opened_to_be_read_is_read_whatever_its_settings_and_not_changed(
+    admin: KafkaAdminClient,
+    log_of: Callable[..., KafkaLog],
+    topic: str,
+    setting: str,
+    value: str,
+) -> None:
+    good = log_of(topic)
+    identity = good.create()
+    writer = good.writer()
+    writer.append(turns([1], 0, 0), timeout_s=10.0)
+    writer.close(timeout_s=2.0)
+    changed = ConfigResource(ConfigResourceType.TOPIC, topic, configs={setting: value})
+    admin.alter_configs([changed])
+
+    log = log_of(topic)
+    assert log.open_to_read() == identity
+    assert (log.start_offset(), log.high_watermark()) == (0, 1)
+    assert [one.offset for one in log.read(0, 1)] == [0]
+    for change in (log.writer, partial(log.delete_below, 1)):
+        with pytest.raises(TopicError, match=f"{setting} is {value}"):
+            change()
+    assert log.start_offset() == 0
+
+    admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, topic, configs={setting: GOOD[setting]})]
+    )
+    writer = log.writer()
+    assert writer.append(turns([1], 0, 1), timeout_s=10.0) == [1]
+    writer.close(timeout_s=2.0)
+
+
+def test_what_can_hold_no_history_is_not_read_either(
+    admin: KafkaAdminClient, log_of: Callable[..., KafkaLog], topic: str
+) -> None:
+    with pytest.raises(TopicError, match="there is no such topic"):
+        log_of(topic).open_to_read()
+    create(admin, topic, partitions=2)
+    with pytest.raises(TopicError, match="it has 2 partitions"):
+        log_of(topic).open_to_read()
+
+
 def test_all_settings_that_are_wrong_are_named_at_once(
     admin: KafkaAdminClient, log_of: Callable[..., KafkaLog], topic: str
 ) -> None:

@@ -39,7 +39,9 @@ def rights_in_docs() -> dict[str, tuple[str, ...]]:
     return {who: tuple(re.findall(r"`(\w+)`", rights)) for who, rights in rows}
 
 
-DRIVER, READER = (rights_in_docs()[one] for one in ("driver", "command line"))
+DRIVER, READER, DOCTOR = (
+    rights_in_docs()[one] for one in ("driver", "command line", "`coordlog doctor`")
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 def ruled(door: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> SecuredBroker:
     """With a topic made beforehand, users with the rights of the docs, and a job that has run."""
     door.make_topic(RULED)
-    for user, rights in (("driver", DRIVER), ("reader", READER)):
+    for user, rights in (("driver", DRIVER), ("reader", READER), ("doctor", DOCTOR)):
         door.add_user(user)
         for right in rights:
             door.allow(user, right, RULED)
@@ -95,8 +97,11 @@ def test_the_rights_of_the_docs_are_enough_to_run_a_job_and_to_look_at_it(
     ruled: SecuredBroker,
 ) -> None:
     assert asked(ruled, "reader", "jobs").stdout == "job\n"
-    for command in ("history", "attempts", "verify", "doctor"):
-        result = asked(ruled, "reader", command, "job")
+    for user, command in (
+        *(("reader", one) for one in ("history", "attempts", "verify")),
+        ("doctor", "doctor"),
+    ):
+        result = asked(ruled, user, command, "job")
         assert result.exit_code == Exit.DONE, result.output
         assert result.stdout
 
@@ -308,8 +313,7 @@ def test_a_log_is_pruned_and_copied_with_the_rights_of_the_docs_and_no_fewer(
     killed(ruled, tmp_path, "long", after=FILES - 2)
     with contextlib.closing(administrators(ruled, "long")) as log:
         end = log.high_watermark()
-        row = "`coordlog delete`, `coordlog prune`"
-        done = least(ruled, "shortener", row, topic, *prune)
+        done = least(ruled, "shortener", "`coordlog prune`", topic, *prune)
         assert done.exit_code == Exit.DONE, done.output
         assert "no snapshot of job long is taken" in done.stderr
         assert named(done.stderr, "Write", topic, "shortener")
@@ -366,9 +370,10 @@ def test_a_history_is_adopted_and_imported_and_deleted_with_the_rights_of_the_do
     done = asked(ruled, "settler", *command, prefix=third)
     assert done.exit_code == Exit.DONE, done.output
 
-    row = "`coordlog delete`, `coordlog prune`"
     delete = ("delete", "job", "--yes")
-    done = least(ruled, "remover", row, f"{ELSEWHERE}job.log", *delete, prefix=ELSEWHERE)
+    done = least(
+        ruled, "remover", "`coordlog delete`", f"{ELSEWHERE}job.log", *delete, prefix=ELSEWHERE
+    )
     assert done.exit_code == Exit.DONE, done.output
     with contextlib.closing(administrators(ruled, "job", ELSEWHERE)) as log:
         assert not log.find()
