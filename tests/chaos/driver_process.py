@@ -24,9 +24,10 @@ from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import CoordlogError
 from coordlog.log.appender import Patience
 from coordlog.log.kafka import KafkaLog
+from coordlog.log.kafka.reader import CONSUMER_OPTIONS
 from coordlog.log.port import LogIdentity, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.header import decode_header
+from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
 
 __all__ = ["PARALLELISM", "DriverProcess", "Orders", "SteppedLog"]
@@ -34,6 +35,11 @@ __all__ = ["PARALLELISM", "DriverProcess", "Orders", "SteppedLog"]
 PARALLELISM = 2
 _CHECKPOINT_S = 0.1
 _SNAPSHOT_EVERY = 40
+_FETCH_BYTES = 2048
+"""A few records: what is read of a history is asked for many times over."""
+_BEHIND = 30
+_AHEAD = 100
+"""In records, far more than two fetches have: with so many left, a reading needs the broker once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,8 @@ class Orders:
     """The step at which it stops itself, and the how many-th time."""
     ahead_s: float = 0.0
     """How far its clock is ahead."""
+    has_snapshots: bool = True
+    """Without any, each restore reads the history from its start."""
     batch_s: float = 0.01
     log_timeout_s: float = 60.0
     append_timeout_s: float = 10.0
@@ -85,6 +93,8 @@ class DriverProcess(Child):
 def _run(orders: Ordered) -> None:
     assert isinstance(orders, Orders)
     steps = enter(orders)
+    if not orders.has_snapshots:
+        CONSUMER_OPTIONS["max_partition_fetch_bytes"] = _FETCH_BYTES
     if orders.ahead_s:
         _shift_clock(orders.ahead_s)
     folders = Folders(Path(orders.root))
@@ -134,7 +144,10 @@ def _options(orders: Orders) -> DriverOptions:
         is_batch=False,
         is_take_over=orders.take_over,
         is_again=orders.again,
-        runtime=RuntimeOptions(checkpoint_interval_s=_CHECKPOINT_S, snapshot_every=_SNAPSHOT_EVERY),
+        runtime=RuntimeOptions(
+            checkpoint_interval_s=_CHECKPOINT_S,
+            snapshot_every=_SNAPSHOT_EVERY if orders.has_snapshots else None,
+        ),
         restarts_max=100,
         restart_backoff_s=0.01,
         patience=Patience(
@@ -158,10 +171,14 @@ def _shift_clock(ahead_s: float) -> None:
 
 
 class SteppedLog:
-    """A log with a step before each append, one between its acknowledgement and the release, one before a removal."""
+    """A log that notes which of this process's records are stored, with steps.
+
+    In a long reading, before each append, between its acknowledgement and the release, and before a removal.
+    """
 
     def __init__(self, inner: PrunableLog, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
+        self._own_epoch: int | None = None
 
     @property
     def identity(self) -> LogIdentity:
@@ -180,11 +197,19 @@ class SteppedLog:
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None
     ) -> Iterator[StoredRecord]:
         """See `Log`."""
-        return self._inner.read(from_offset, to_offset, stall_s=stall_s)
+        return self._stepped(self._inner.read(from_offset, to_offset, stall_s=stall_s), to_offset)
+
+    def _stepped(self, records: Iterator[StoredRecord], to_offset: int) -> Iterator[StoredRecord]:
+        for count, record in enumerate(records):
+            self._note_stored([record.header])
+            if count >= _BEHIND and to_offset - record.offset > _AHEAD:
+                self._steps.at("in a long reading")
+            yield record
+        self._steps.did(read=to_offset)
 
     def writer(self) -> LogWriter:
         """See `Log`."""
-        return _SteppedWriter(self._inner.writer(), self._steps)
+        return _SteppedWriter(self._inner.writer(), self)
 
     def delete_below(self, offset: int) -> None:
         """See `PrunableLog`."""
@@ -195,19 +220,34 @@ class SteppedLog:
         """See `Log`."""
         self._inner.close()
 
+    def append(
+        self, inner: LogWriter, records: Sequence[UnstoredRecord], timeout_s: float
+    ) -> Sequence[int]:
+        """Of one of its writers."""
+        headers = [decode_header(one.header) for one in records]
+        first = headers[0]
+        is_take_over = first is not None and first.is_epoch_started
+        if first is not None and is_take_over:
+            self._own_epoch = first.epoch
+        self._steps.at("before the take-over" if is_take_over else "before append")
+        offsets = inner.append(records, timeout_s=timeout_s)
+        self._note_stored(headers)
+        self._steps.at("after the take-over" if is_take_over else "between ack and release")
+        return offsets
+
+    def _note_stored(self, headers: Sequence[Header | None]) -> None:
+        ours = [one for one in headers if one is not None and one.epoch == self._own_epoch]
+        if stored := [one.sequence for one in ours if not one.is_epoch_started]:
+            self._steps.did(stored=stored)
+
 
 class _SteppedWriter:
-    def __init__(self, inner: LogWriter, steps: Steps) -> None:
-        self._inner, self._steps = inner, steps
+    def __init__(self, inner: LogWriter, log: SteppedLog) -> None:
+        self._inner, self._log = inner, log
 
     def append(self, records: Sequence[UnstoredRecord], *, timeout_s: float) -> Sequence[int]:
         """See `LogWriter`."""
-        first = decode_header(records[0].header)
-        is_take_over = first is not None and first.is_epoch_started
-        self._steps.at("before the take-over" if is_take_over else "before append")
-        offsets = self._inner.append(records, timeout_s=timeout_s)
-        self._steps.at("after the take-over" if is_take_over else "between ack and release")
-        return offsets
+        return self._log.append(self._inner, records, timeout_s)
 
     def close(self, *, timeout_s: float) -> None:
         """See `LogWriter`."""

@@ -228,7 +228,7 @@ class _Round:
         for one in (self.first, self.second):
             name = one.orders.name
             self.faults += history.faults_of(name, one.driver_id, one.notes)
-            self.faults += history.faults_of_order(name, one.notes)
+            self.faults += history.faults_of_order(name, one.driver_id, one.notes)
             if name in self.clients:
                 self.faults += history.faults_of_client(one.driver_id, self.clients[name].notes)
         driver_ids = {one.orders.name: one.driver_id or "" for one in (self.first, self.second)}

@@ -24,6 +24,7 @@ __all__ = ["COMMAND_PLANS", "run_command_round"]
 
 _FILES = 8
 _SKIPPED = _FILES - 1
+_SKIPPED_ROWS = set(range(_SKIPPED * ROWS_PER_FILE, _FILES * ROWS_PER_FILE))
 _BEGINS_S = 60.0
 _JOB_S = 90.0
 _FORMER_BATCH_S = 0.1
@@ -113,7 +114,7 @@ class _CommandRound:
 
         One to begin from has a later checkpoint too, whose commit it has never done.
         """
-        pause_at = ("before publishing", 2) if self.is_begin else None
+        pause_at = ("before publishing a second checkpoint", 1) if self.is_begin else None
         former = self.former = self.start(
             "former", self.former_id, self.folders, batch_s=_FORMER_BATCH_S, pause_at=pause_at
         )
@@ -205,7 +206,8 @@ class _CommandRound:
         assert self.command is not None
         for one in (self.former, self.second, self.third):
             if one is not None and one.orders.job_id == self.job_id:
-                self.faults += history.faults_of(one.orders.name, one.driver_id, one.notes)
+                who = (one.orders.name, one.driver_id, one.notes)
+                self.faults += history.faults_of(*who) + history.faults_of_order(*who)
         name = "checkpoint" if self.plan.command == "keep" else self.plan.command
         begun = [
             one.driver_id
@@ -219,18 +221,35 @@ class _CommandRound:
         if len(history.of_kind("JOB_FINISHED")) != 1:
             self.faults.append("there is not one record that says that the job has finished")
         self._check_rows()
+        if self.plan.command == "skip" and counted:
+            self._check_skipped(history, counted[0])
         return history, own
 
     def _check_rows(self) -> None:
         rows, wanted = self.job_folders.rows(), set(range(_FILES * ROWS_PER_FILE))
-        there = set(rows)
         if self.is_copy_begun:
-            there |= set(self.folders.rows())  # what the checkpoint has committed is the other's
+            # What the checkpoint has committed is the other's, and nothing else: together each row is there once.
+            rows = sorted(rows + self.folders.rows())
+        missing = wanted - set(rows)
         if self.plan.command == "skip" and self.is_done:
-            there |= set(range(_SKIPPED * ROWS_PER_FILE, _FILES * ROWS_PER_FILE))
-        if there != wanted or doubled(rows):
-            missing = sorted(wanted - there)
-            self.faults.append(f"rows missing: {missing[:9]}, doubled: {doubled(rows)[:9]}")
+            missing -= _SKIPPED_ROWS
+        if missing or doubled(rows) or not wanted.issuperset(rows):
+            self.faults.append(f"rows missing: {sorted(missing)[:9]}, doubled: {doubled(rows)[:9]}")
+
+    def _check_skipped(self, history: History, skip: Line) -> None:
+        """Of the skipped split nobody publishes a row that no intent had before."""
+        intents = [one for one in history.of_kind("COMMIT_INTENT") if one.sequence < skip.sequence]
+        stays = b"".join(one.value["payload"] for one in intents)
+        late = {
+            row
+            for file, rows in self.job_folders.rows_by_file().items()
+            if file.encode() not in stays
+            for row in rows
+        }
+        if read := sorted(late & _SKIPPED_ROWS):
+            self.faults.append(
+                f"rows of the skipped split are published after the skip: {read[:9]}"
+            )
 
     def loser(self, history: History) -> str:
         """How the command ended, and whether that is as it must be."""
@@ -298,7 +317,7 @@ def _newest_settled(history: History) -> int:
     for one in history.of_kind("COMMIT_OUTCOME"):
         if one.value["attributes"]["settled"] == "true":
             newest = open_intents.pop(one.value["cause"])
-    if newest < 0 or not open_intents:
+    if newest < 0 or not open_intents or min(open_intents.values()) <= newest:
         raise FencingError(f"settled: {newest}, open: {open_intents}; there is to be one of each")
     return newest
 

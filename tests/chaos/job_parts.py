@@ -58,10 +58,14 @@ class Folders:
 
     def rows(self) -> list[int]:
         """The rows that a reader sees, sorted; each as often as it is there."""
-        rows: list[int] = []
-        for name in self.published():
-            rows += pq.ParquetFile(self.out / name).read().column("a").to_pylist()
-        return sorted(rows)
+        return sorted(row for rows in self.rows_by_file().values() for row in rows)
+
+    def rows_by_file(self) -> dict[str, list[int]]:
+        """The same, by the name of the file."""
+        return {
+            name: pq.ParquetFile(self.out / name).read().column("a").to_pylist()
+            for name in self.published()
+        }
 
     def work_done(self) -> dict[str, str]:
         """Who has done which work of the asked coordinator's."""
@@ -80,12 +84,18 @@ class SteppedSink(ParquetSink):
     def __init__(self, path: Path, steps: Steps) -> None:
         super().__init__(path)
         self._steps = steps
+        self._first_checkpoint: int | None = None
 
     def settle(self, intent: Payload, *, at: At = nowhere) -> FilesPublished:
         """As the sink's, with a step at each place where a crash would leave something."""
         assert isinstance(intent, PublishFiles)
         self._steps.did(publishes=[one.final for one in intent.files])
         self._steps.at("before publishing")
+        if self._first_checkpoint is None:
+            self._first_checkpoint = intent.checkpoint_id
+        elif intent.checkpoint_id != self._first_checkpoint:
+            # Checkpoints are settled in order, each once the outcome of the one before is released.
+            self._steps.at("before publishing a second checkpoint")
         # `before link x` is told as `before link`.
         return super().settle(intent, at=lambda place: self._steps.at(" ".join(place.split()[:2])))
 

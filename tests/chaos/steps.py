@@ -32,6 +32,8 @@ class Note(TypedDict, total=False):
 
     took_over: str
     """Its `driver_id`, once its epoch is in force."""
+    stored: list[int]
+    """The sequences of records of its own that the log has acknowledged, or has given back."""
     released: list[int]
     """The sequences of a turn, before any of its effects."""
     publishes: list[str]
@@ -44,6 +46,8 @@ class Note(TypedDict, total=False):
     """The name of some work, before it is done."""
     refuses: str
     """Why a task is no attempt, before it is told so."""
+    read: int
+    """The offset to which it has read, once it has all of it."""
     listens: str
     """The endpoint's address."""
     told: Told

@@ -183,21 +183,55 @@ class History:
             for one in self.of_kind("RESPONSE")
         )
 
-    def faults_of_order(self, name: str, notes: Sequence[Note]) -> list[str]:
-        """What a driver has done before it has released the records that ask for it (clause K1)."""
+    def faults_of_order(self, name: str, driver_id: str | None, notes: Sequence[Note]) -> list[str]:
+        """What a driver has released before it was stored, or has done before its record was released (clause K1).
+
+        What stands in earlier epochs is released by them: it counts before this driver begins.
+        """
+        epoch = self.epoch_of(driver_id)
         found: list[str] = []
+        stored: set[int] = set()
         released: set[int] = set()
-        work = b""
         for note in notes:
-            for sequence in note.get("released", []):
-                released.add(sequence)
-                if sequence < len(self.counted) and self._is_fact(self.counted[sequence]):
-                    work += self.counted[sequence].value["payload"]
-            if "answers" in note and note["answers"] not in released:
-                found.append(f"driver {name} answers {note['answers']} before it is released")
-            if "works" in note and note["works"].encode() not in work:
-                found.append(f"driver {name} begins {note['works']} before it is released")
+            stored.update(note.get("stored", []))
+            now = note.get("released", [])
+            found += [
+                f"driver {name} releases {n} before it is stored" for n in now if n not in stored
+            ]
+            released.update(now)
+            found += [
+                f"driver {name} {what} before it is released"
+                for what, asking in self._asking(note)
+                if not any(
+                    one.sequence in released or (epoch is not None and one.epoch < epoch)
+                    for one in asking
+                )
+            ]
         return found
+
+    def _asking(self, note: Note) -> list[tuple[str, list[Line]]]:
+        """Each effect of a note, and the records that ask for it."""
+        asking: list[tuple[str, list[Line]]] = []
+        if "delivers" in note:
+            sent = self.of_kind("EVENT_TO_SUBTASK")
+            by = [one for one in sent if one.value["event_id"] == note["delivers"]]
+            asking.append((f"delivers event {note['delivers']}", by))
+        for file in note.get("publishes", []):
+            intents = self.of_kind("COMMIT_INTENT")
+            by = [one for one in intents if file.encode() in one.value["payload"]]
+            asking.append((f"publishes {file}", by))
+        if "refuses" in note:
+            by = [one for one in self.counted if one.value["reason"] == note["refuses"]]
+            asking.append((f"refuses a task ({note['refuses']})", by))
+        if "answers" in note:
+            by = self.counted[note["answers"] : note["answers"] + 1]
+            asking.append((f"answers {note['answers']}", by))
+        if "works" in note:
+            work = note["works"].encode()
+            facts = [one for one in self.counted if self._is_fact(one)]
+            by = [one for one in facts if work in one.value["payload"]]
+            asking.append((f"begins {note['works']}", by))
+        return asking
 
     @staticmethod
     def _is_fact(line: Line) -> bool:

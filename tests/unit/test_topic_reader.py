@@ -167,18 +167,73 @@ def test_a_request_that_counts_twice_is_told() -> None:
     assert "DOUBLED" in "".join(one.faults_of_client(OLD, [told("unanswered")]))
 
 
+STORED = Note(stored=[0, 1, 2, 3, 4])
+
+
 @pytest.mark.parametrize(
-    ("notes", "fault"),
+    "effect",
     [
-        ([Note(released=[0]), Note(answers=0)], ""),
-        ([Note(answers=0), Note(released=[0])], "before it is released"),
-        ([Note(released=[1]), Note(works="work 1")], ""),
-        ([Note(works="work 1"), Note(released=[1])], "before it is released"),
+        Note(answers=0),
+        Note(works="work 1"),
+        Note(delivers=5),
+        Note(publishes=["part-1"]),
+        Note(refuses="no slot"),
+    ],
+    ids=lambda note: next(iter(note)),
+)
+def test_nothing_is_done_before_its_own_record_is_released(effect: Note) -> None:
+    asking = [
+        line(1, 0, 0, kind="RESPONSE"),
+        line(2, 0, 1, payload=b"..work 1.."),
+        line(3, 0, 2, kind="EVENT_TO_SUBTASK", event_id=5),
+        line(4, 0, 3, kind="COMMIT_INTENT", payload=b"..part-1.."),
+        line(5, 0, 4, reason="no slot"),
+    ]
+    one = history(line(0, 0, -1), *asking)
+    (by,) = [
+        n
+        for n, key in enumerate(("answers", "works", "delivers", "publishes", "refuses"))
+        if key in effect
+    ]
+    others = [n for n in range(5) if n != by]
+
+    def faults(*notes: Note) -> list[str]:
+        return one.faults_of_order("old", OLD, [STORED, *notes])
+
+    assert faults(Note(released=[by]), effect) == []
+    for notes in (
+        [effect, Note(released=[by])],
+        [Note(released=others), effect, Note(released=[by])],
+        [Note(released=others), effect],
+    ):
+        (found,) = faults(*notes)
+        assert "before it is released" in found
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_well"), [(OLD, False), (NEW, True), ("driver-nobody", False)]
+)
+def test_what_an_earlier_epoch_has_left_may_be_done_at_once(driver: str, *, is_well: bool) -> None:
+    one = history(
+        line(0, 0, -1),
+        line(1, 0, 0, kind="COMMIT_INTENT", payload=b"..part-1.."),
+        line(2, 1, -1, driver=NEW),
+    )
+
+    assert (one.faults_of_order("one", driver, [Note(publishes=["part-1"])]) == []) is is_well
+
+
+@pytest.mark.parametrize(
+    ("notes", "is_well"),
+    [
+        ([Note(stored=[0, 1]), Note(released=[0]), Note(released=[1])], True),
+        ([Note(stored=[0]), Note(released=[0, 1]), Note(stored=[1])], False),
+        ([Note(released=[0])], False),
     ],
 )
-def test_nothing_is_done_before_it_is_released(notes: list[Note], fault: str) -> None:
-    one = history(line(0, 0, -1), line(1, 0, 0), line(2, 0, 1, payload=b"..work 1.."))
-    found = one.faults_of_order("old", notes)
+def test_nothing_is_released_before_it_is_stored(notes: list[Note], *, is_well: bool) -> None:
+    one = history(line(0, 0, -1), line(1, 0, 0), line(2, 0, 1))
+    found = one.faults_of_order("old", OLD, notes)
 
-    assert len(found) == (1 if fault else 0)
-    assert fault in "".join(found)
+    assert (found == []) is is_well
+    assert is_well or "before it is stored" in found[0]
