@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from coordlog.log.broker_process import (
 )
 from coordlog.log.processes import is_alive, send_signal
 
-__all__ = ["Cluster", "running_cluster"]
+__all__ = ["Cluster"]
 
 _HOST = "127.0.0.1"
 _STOP_S = 5.0
@@ -29,13 +28,15 @@ _STOP_S = 5.0
 
 
 class Cluster:
-    """Brokers 1, 2, 3 …, each a controller too. Not for several threads at once.
+    """Brokers 1, 2, 3 …, each a controller too; `stop` always. Not for several threads at once.
 
-    `advertised` is the port at which clients are to reach the only one, where it is not its own.
+    `advertised` is the port at which clients, and the others, are to reach each, where it is not its own.
     """
 
-    def __init__(self, root: Path, count: int, *, advertised: int | None = None) -> None:
-        self._root, self._advertised = root, advertised
+    def __init__(
+        self, root: Path, count: int, *, advertised: Mapping[int, int] | None = None
+    ) -> None:
+        self._root, self._advertised = root, advertised or {}
         ports = _free_ports(2 * count)
         self._ports = dict(zip(range(1, count + 1), ports[:count], strict=True))
         self._controllers = dict(zip(range(1, count + 1), ports[count:], strict=True))
@@ -67,9 +68,11 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """All of them."""
-        if self._advertised is not None:
-            return f"{_HOST}:{self._advertised}"
-        return ",".join(f"{_HOST}:{self._ports[number]}" for number in self.numbers)
+        return ",".join(f"{_HOST}:{self._seen(number)}" for number in self.numbers)
+
+    def folder(self, number: int) -> Path:
+        """Where all lies that a broker keeps."""
+        return self._root / str(number)
 
     def start(self, numbers: Iterable[int]) -> None:
         """Start these, together: none answers before a majority is there."""
@@ -93,12 +96,15 @@ class Cluster:
             assert one.guard is not None
             end_guard(one.guard)
 
+    def _seen(self, number: int) -> int:
+        return self._advertised.get(number, self._ports[number])
+
     def _start(self, number: int) -> StartedBroker:
         port, controller = self._ports[number], self._controllers[number]
-        seen = self._advertised or port
+        seen = self._seen(number)
         voters = ",".join(f"{n}@{_HOST}:{self._controllers[n]}" for n in self.numbers)
         return start_broker(
-            self._root / str(number),
+            self.folder(number),
             StartOptions(
                 port=port,
                 port_is_fixed=True,
@@ -112,19 +118,6 @@ class Cluster:
                 cluster_id=self._cluster_id,
             ),
         )
-
-
-@contextlib.contextmanager
-def running_cluster(
-    root: Path, count: int, *, advertised: int | None = None
-) -> Generator[Cluster, None, None]:
-    """So many brokers for the block."""
-    cluster = Cluster(root, count, advertised=advertised)
-    try:
-        cluster.start(cluster.numbers)
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 def _free_ports(count: int) -> list[int]:

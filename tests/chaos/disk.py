@@ -19,7 +19,7 @@ class NoDiskError(Exception):
 
 
 class SmallDisk:
-    """An ext4 file system in a file, mounted by a loop device. `close` always, last.
+    """An ext4 file system in a file, mounted by a loop device at `root`/`name`. `close` always, last.
 
     What the file holds is what the file system has sent to its device: what a program has written
     and not flushed is in memory only, until the system gets round to it some seconds later.
@@ -28,11 +28,11 @@ class SmallDisk:
         NoDiskError: It cannot be mounted.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root, self._count = root, 0
-        self.path = root / "disk"
+    def __init__(self, root: Path, name: str = "disk") -> None:
+        self._root, self._name, self._count = root, name, 0
+        self.path = root / name
         self.path.mkdir()
-        self._image = root / "disk-0.img"
+        self._image = root / f"{name}-0.img"
         with self._image.open("wb") as file:
             file.truncate(_BYTES)
         # No blocks for root alone: it is root that fills it.
@@ -55,6 +55,11 @@ class SmallDisk:
                     file.seek(0, os.SEEK_END)
                     file.write(piece)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no block is left."""
+        return os.statvfs(self.path).f_bavail == 0
+
     def free(self) -> None:
         """As before `fill`."""
         (self.path / "filler").unlink(missing_ok=True)
@@ -62,7 +67,7 @@ class SmallDisk:
     def copy(self) -> Path:
         """What would be on the disk if the machine lost its power now. Nothing may be writing."""
         self._count += 1
-        copied = self._root / f"disk-{self._count}.img"
+        copied = self._root / f"{self._name}-{self._count}.img"
         _run("cp", "--sparse=always", str(self._image), str(copied))
         return copied
 

@@ -1,4 +1,4 @@
-"""Where a chaos round takes place: brokers, the proxy before the only one, the disk below it."""
+"""Where a chaos round takes place: brokers, before each a proxy, below each a disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from chaos.child import wait_until
-from chaos.cluster import Cluster, running_cluster
+from chaos.cluster import Cluster
 from chaos.disk import NoDiskError, SmallDisk
 from chaos.proxy import Proxy
 
@@ -29,8 +29,10 @@ class Ground:
     """What can be broken."""
 
     cluster: Cluster
-    proxy: Proxy | None = None
-    disk: SmallDisk | None = None
+    proxies: Mapping[int, Proxy]
+    """By the broker's number."""
+    disks: Mapping[int, SmallDisk]
+    """Also by it; empty where this user may not mount any."""
     why_no_disk: str = ""
 
     @property
@@ -40,10 +42,10 @@ class Ground:
 
     def heal(self) -> None:
         """As at first: whatever a fault has left."""
-        if self.proxy is not None:
-            self.proxy.heal()
-        if self.disk is not None:
-            self.disk.free()
+        for proxy in self.proxies.values():
+            proxy.heal()
+        for disk in self.disks.values():
+            disk.free()
         for number in self.cluster.running:
             if not self.cluster.is_alive(number):
                 self.cluster.kill(number)
@@ -66,10 +68,12 @@ class Ground:
         with self.admin() as admin:
             return int(admin.describe_topics([topic])[0]["partitions"][0]["leader_id"])
 
-    def move_leader(self, topic: str) -> None:
-        """Another of its replicas leads from now on."""
+    def move_leader(self, topic: str, *, to: int | None = None) -> None:
+        """Another of its replicas leads from now on, or `to`, where it does not yet."""
         leader = self.leader(topic)
-        order = sorted(self.cluster.numbers, key=lambda number: (number == leader, number))
+        if leader == to:
+            return
+        order = sorted(self.cluster.numbers, key=lambda n: (n != to, n == leader, n))
         partition = TopicPartition(topic, 0)
         with self.admin() as admin:
             admin.alter_partition_reassignments({partition: order})
@@ -94,28 +98,37 @@ class Ground:
 
 @contextlib.contextmanager
 def single_broker() -> Generator[Ground, None, None]:
-    """One broker behind a proxy; on a small disk, where this user may mount one."""
-    with contextlib.ExitStack() as stack:
-        root = Path(stack.enter_context(_folder()))
-        disk, why = None, ""
-        try:
-            disk = SmallDisk(root)
-            stack.callback(disk.close)
-        except NoDiskError as error:
-            why = str(error)
-        proxy = stack.enter_context(Proxy())
-        data = root / "data" if disk is None else disk.path
-        cluster = stack.enter_context(running_cluster(data, 1, advertised=proxy.port))
-        proxy.target_port = cluster.port(1)
-        yield Ground(cluster=cluster, proxy=proxy, disk=disk, why_no_disk=why)
+    """One broker."""
+    with _ground(1) as ground:
+        yield ground
 
 
 @contextlib.contextmanager
 def three_brokers() -> Generator[Ground, None, None]:
     """Three brokers; a job's topic has three replicas, of which two must have a record."""
-    with _folder() as root, running_cluster(Path(root), 3) as cluster:
-        yield Ground(cluster=cluster)
+    with _ground(3) as ground:
+        yield ground
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="coordlog-chaos-", ignore_cleanup_errors=True)
+@contextlib.contextmanager
+def _ground(count: int) -> Generator[Ground, None, None]:
+    """Brokers behind proxies, through which they copy from each other too; on small disks, where this user may."""
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="coordlog-chaos-", ignore_cleanup_errors=True)
+        root, numbers = Path(stack.enter_context(folder)), range(1, count + 1)
+        disks: dict[int, SmallDisk] = {}
+        why = ""
+        try:
+            for number in numbers:
+                disks[number] = SmallDisk(root, str(number))
+                stack.callback(disks[number].close)
+        except NoDiskError as error:
+            why = str(error)
+        proxies = {number: stack.enter_context(Proxy()) for number in numbers}
+        advertised = {number: proxy.port for number, proxy in proxies.items()}
+        cluster = Cluster(root, count, advertised=advertised)
+        for number, proxy in proxies.items():
+            proxy.target_port = cluster.port(number)
+        stack.callback(cluster.stop)
+        cluster.start(cluster.numbers)
+        yield Ground(cluster=cluster, proxies=proxies, disks=disks, why_no_disk=why)

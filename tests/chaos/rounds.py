@@ -24,7 +24,7 @@ from chaos.ground import Ground, single_broker, three_brokers
 from chaos.job_parts import ROWS_PER_FILE, Folders, doubled
 from chaos.topic_reader import read_history
 
-__all__ = ["Report", "faults_on", "main", "run_round"]
+__all__ = ["Report", "faults_on", "main", "repeating", "run_round"]
 
 _FILES = 24
 _GOES_ON_S = 60.0
@@ -52,10 +52,12 @@ class Report:
     """What must not be."""
     lost: int = 0
     twice: int = 0
+    cut_bytes: int = 0
+    """Of jobs' logs, that were not on a disk when a machine crashed."""
 
     def lines(self, seconds: float) -> list[str]:
         """As text."""
-        lines = [f"{name:<32} {count:>4} rounds" for name, count in sorted(self.rounds.items())]
+        lines = [f"{name:<48} {count:>4} rounds" for name, count in sorted(self.rounds.items())]
         lines += [
             f"{count:>4} drivers ended: {error}" for error, count in self.errors.most_common()
         ]
@@ -63,7 +65,7 @@ class Report:
             f"{sum(self.rounds.values())} rounds in {seconds:.0f} s; {self.records:,} records "
             f"appended, {self.void:,} of them void; {self.drivers} drivers; {self.rows:,} rows; "
             f"{self.slowest_s:.1f} s at most until a job went on; "
-            f"lost {self.lost}, doubled {self.twice}"
+            f"{self.cut_bytes:,} bytes cut off by crashes; lost {self.lost}, doubled {self.twice}"
         )
         return lines
 
@@ -78,7 +80,8 @@ def run_round(seed: int, fault: Fault, ground: Ground, root: Path, report: Repor
     chance = random.Random(f"{seed} {fault.name}")
     folders = Folders(root)
     folders.add_files(range(_FILES))
-    orders = orders_of(f"chaos-{os.getpid()}-{seed}", ground.servers, root)
+    job_id = f"chaos-{os.getpid()}-{seed}"
+    orders = orders_of(job_id, ground.servers, root, has_snapshots=fault.has_snapshots)
     scene = Scene(ground=ground, folders=folders, orders=orders, chance=chance)
     try:
         scene.start()
@@ -92,10 +95,16 @@ def run_round(seed: int, fault: Fault, ground: Ground, root: Path, report: Repor
         for one in scene.drivers:
             one.end()
         ground.heal()
-    report.rounds[fault.name] += 1
+    report.rounds[_shown(fault, ground)] += 1
+    report.cut_bytes += scene.cut_bytes
     report.drivers += len(scene.drivers)
     for error in scene.errors:
         report.errors[_alike(error, scene)] += 1
+
+
+def _shown(fault: Fault, ground: Ground) -> str:
+    brokers = len(ground.cluster.numbers)
+    return fault.name if brokers == 1 else f"of {brokers} brokers: {fault.name}"
 
 
 def _finish(scene: Scene, report: Report) -> None:
@@ -126,7 +135,8 @@ def _check(scene: Scene, report: Report) -> None:
     history = read_history(scene.ground.servers, scene.topic)
     faults = history.faults()
     for one in scene.drivers:
-        faults += history.faults_of(one.orders.name, one.driver_id, one.notes)
+        who = (one.orders.name, one.driver_id, one.notes)
+        faults += history.faults_of(*who) + history.faults_of_order(*who)
     if len(history.of_kind("JOB_FINISHED")) != 1:
         faults.append("not one record says that the job has finished")
     rows, wanted = scene.folders.rows(), range(_FILES * ROWS_PER_FILE)
@@ -149,7 +159,7 @@ def _alike(error: str, scene: Scene) -> str:
 
 def faults_on(ground: Ground, faults: Sequence[Fault]) -> list[Fault]:
     """Those that can be tried here."""
-    return [one for one in faults if not one.needs_disk or ground.disk is not None]
+    return [one for one in faults if not one.needs_disk or ground.disks]
 
 
 def told_round(seed: int, fault: Fault, ground: Ground, report: Report) -> bool:
@@ -159,12 +169,20 @@ def told_round(seed: int, fault: Fault, ground: Ground, report: Report) -> bool:
         run_round(seed, fault, ground, root, report)
     except (ChaosError, TimeoutError) as error:
         report.faults.append(str(error))
-        print(f"round {seed}, {fault.name}: {error}")
-        repeat = f'--minutes 0 --seed {seed} --only "{fault.name}"'
-        print(f"to repeat: make chaos ARGS='{repeat}'; its files: {root}", flush=True)
+        print(f"round {seed}, {_shown(fault, ground)}: {error}")
+        repeat = repeating(seed, fault, ground)
+        print(f"to repeat: {repeat}; its files: {root}", flush=True)
         return False
     shutil.rmtree(root)
     return True
+
+
+def repeating(seed: int, fault: Fault, ground: Ground) -> str:
+    """The command that runs a round again."""
+    brokers = len(ground.cluster.numbers)
+    return (
+        f"make chaos ARGS='--minutes 0 --brokers {brokers} --seed {seed} --only \"{fault.name}\"'"
+    )
 
 
 def main() -> int:
@@ -173,13 +191,18 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (5); 0: one round")
     parser.add_argument("--seed", type=int, metavar="N", help="of the first; the others follow")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with TEXT in their name")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), help="on so many only")
     parser.add_argument("--keep-going", action="store_true", help="after a round that failed")
     given = parser.parse_args()
     first = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     kinds = [
         (make, chosen)
-        for make, faults in ((single_broker, OF_ONE_BROKER), (three_brokers, OF_THREE_BROKERS))
-        if (chosen := [one for one in faults if given.only in one.name])
+        for count, make, faults in (
+            (1, single_broker, OF_ONE_BROKER),
+            (3, three_brokers, OF_THREE_BROKERS),
+        )
+        if given.brokers in (None, count)
+        and (chosen := [one for one in faults if given.only in one.name])
     ]
     report, began, seed = Report(), time.monotonic(), first
     for number, (make, faults) in enumerate(kinds):
@@ -214,7 +237,7 @@ def _run(
             order = random.Random(seed).sample(faults, len(faults))
         fault, began = order.pop(), time.monotonic()
         is_well = told_round(seed, fault, ground, report)
-        print(f"  {seed} {fault.name}: {time.monotonic() - began:.1f} s", flush=True)
+        print(f"  {seed} {_shown(fault, ground)}: {time.monotonic() - began:.1f} s", flush=True)
         seed += 1
         if time.monotonic() > until or (not is_well and not keeps_going):
             break
