@@ -31,7 +31,7 @@ from coordlog.schemas.checkpoint_metadata import ReadMetadata
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
 from .driver_asked import ask_driver
 from .living import Reign, driver_lives
-from .logs import WritableLogs, with_logs
+from .logs import FileLogs, WritableLogs, with_history
 from .reading import records_of
 
 __all__ = ["checkpoint"]
@@ -81,9 +81,9 @@ _PART_COLUMNS: Final = (
     help="Where it cannot be known whether a driver lives: take its place.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
-@with_logs
+@with_history
 def checkpoint(
-    logs: WritableLogs,
+    logs: WritableLogs | FileLogs,
     *,
     job: str,
     number: int | None,
@@ -97,7 +97,8 @@ def checkpoint(
 
     `coordlog checkpoints` lists those too that were aborted or are pending.
 
-    A driver that lives is asked to keep a checkpoint; else it is appended to the log.
+    A driver that lives is asked to keep a checkpoint; else it is appended to the log. In a file, in
+    JOB's place, nothing can be kept.
     """
     if sum(one is not None for one in (shown, keep_name, let_go_name)) > 1:
         raise click.UsageError("give one of --show, --keep and --release")
@@ -105,19 +106,27 @@ def checkpoint(
         raise click.UsageError("N alone says nothing: --show N, or --keep NAME N")
     if keep_name is not None:
         _change(
-            logs,
+            _writable(logs),
             job,
             KeepCheckpoint(name=keep_name, kept_checkpoint=number),
             is_take_over=is_take_over,
         )
     elif let_go_name is not None:
-        _change(logs, job, LetGoCheckpoint(name=let_go_name), is_take_over=is_take_over)
+        _change(_writable(logs), job, LetGoCheckpoint(name=let_go_name), is_take_over=is_take_over)
     else:
         with records_of(logs, job) as records:
             if shown is None:
                 _list(completed_checkpoints(records), as_json=as_json)
             else:
                 _show(show_checkpoint(records, shown), as_json=as_json)
+
+
+def _writable(logs: WritableLogs | FileLogs) -> WritableLogs:
+    if isinstance(logs, FileLogs):
+        raise click.UsageError(
+            f"{logs.where} is a file, which is only read: --keep and --release take a job's id"
+        )
+    return logs
 
 
 def _change(

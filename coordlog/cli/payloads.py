@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import click
 
 from coordlog.errors import OptionError
+from coordlog.log.exported import ExportedLog
 from coordlog.log.payload_store import KeptPayload, PayloadStore
 from coordlog.payload_cleaning import FileUse, PayloadUse, clean, payload_use
 from coordlog.projections.payload_json import Json
 
 from .console import print_json
 from .exits import Exit
-from .logs import Logs, with_logs
+from .logs import FileLogs, Logs, with_history
 from .payload_store import StoreFinder, payload_store_option
 from .reading import opened
 
@@ -25,7 +26,7 @@ __all__ = ["payloads"]
 @click.option("--clean", "is_cleaning", is_flag=True, help="Remove what is left over.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @payload_store_option
-@with_logs
+@with_history
 def payloads(
     logs: Logs, *, job: str, is_cleaning: bool, as_json: bool, payload_store: str | None
 ) -> None:
@@ -34,8 +35,17 @@ def payloads(
     Left over is what a driver or a task kept and could not append any more. Nothing goes that a
     record addresses, nor what the driver in force keeps, nor what this log knows nothing of. Exit
     status 1 where a payload that is addressed is not there; `coordlog verify` names its records.
+    Against a file, in JOB's place, nothing is removed.
     """
+    if isinstance(logs, FileLogs) and is_cleaning:
+        raise click.UsageError(
+            f"{logs.where} is a file, and the log itself may address more by now: --clean takes a job's id"
+        )
     with opened(logs, job) as log:
+        if isinstance(log, ExportedLog) and log.is_redacted:
+            raise click.UsageError(
+                f"{logs.where} is redacted: it has no addresses of payloads any more"
+            )
         store = StoreFinder(job, payload_store).store_of(log)
         if store is None:
             raise OptionError("--payload-store", None, "given: the history of this job names none")

@@ -14,6 +14,7 @@ from coordlog.beginning import find_beginning
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, RecordError
+from coordlog.log.exported import write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import StoredRecord
 from coordlog.projections.verification import verify
@@ -41,6 +42,16 @@ def checkpointed(count: int, **provider: Any) -> HandDrivenJob:  # noqa: ANN401,
             made = [("source", b"rows")] if job.chain.coordinators[0].sink is not None else []
             one.ack_checkpoint(number, states={"source": b"12345"}, committables=made)
     return job
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--show", "2")], ids=str)
+def test_a_file_is_read_as_the_log_is(options: tuple[str, ...], tmp_path: Path) -> None:
+    log, path = checkpointed(3).log, tmp_path / "job.avro"
+    write_exported(log, "job", path)
+    from_file = CliRunner().invoke(main, ("checkpoint", str(path), *options))
+
+    assert from_file.exit_code == Exit.DONE, from_file.output
+    assert from_file.stdout == shown(log, *options) != ""
 
 
 def test_the_list_says_when_where_and_which_the_job_can_go_back_to() -> None:

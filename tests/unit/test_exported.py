@@ -216,9 +216,14 @@ def run(*arguments: str) -> Result:
         ("attempts",),
         ("splits",),
         ("checkpoints",),
+        ("events",),
+        ("commits",),
+        ("failures",),
+        ("epochs",),
+        ("reads",),
         ("explain", "--split", "s3"),
     ],
-    ids=lambda one: one[0],
+    ids=" ".join,
 )
 def test_a_command_reads_a_file_where_it_is_given_one(
     path: Path, log: MemoryLog, command: tuple[str, ...]
@@ -240,6 +245,32 @@ def test_a_command_reads_a_file_where_it_is_given_one(
 
     assert from_file.exit_code == Exit.DONE, from_file.output
     assert from_file.stdout == from_log.stdout != ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("checkpoint", "--keep", "this"),
+            "is a file, which is only read: --keep and --release take",
+        ),
+        (
+            ("checkpoint", "--release", "this"),
+            "is a file, which is only read: --keep and --release",
+        ),
+        (("payloads", "--clean"), "is a file, and the log itself may address more by now: --clean"),
+        (("payloads",), "is redacted: it has no addresses of payloads any more"),
+    ],
+)
+def test_what_would_change_something_refuses_a_file(
+    path: Path, options: tuple[str, ...], message: str
+) -> None:
+    before = path.read_bytes()
+    refused = run(*options, str(path))
+
+    assert refused.exit_code == Exit.USAGE
+    assert message in " ".join(refused.stderr.split())
+    assert path.read_bytes() == before
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:

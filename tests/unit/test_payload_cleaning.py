@@ -16,7 +16,7 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
-from coordlog.log.exported import ExportedLog
+from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
@@ -533,7 +533,7 @@ def two_reigns(options: PayloadOptions) -> HandDrivenJob:
 
 
 def test_the_command_says_what_is_there_and_cleans_when_told_to(
-    two_reigns: HandDrivenJob, store: PayloadStore
+    two_reigns: HandDrivenJob, store: PayloadStore, tmp_path: Path
 ) -> None:
     named = ("--payload-store", store.url)
     shown = run(two_reigns.log, "payloads", *named)
@@ -545,6 +545,9 @@ def test_the_command_says_what_is_there_and_cleans_when_told_to(
     )
     assert len(store.listed()) == 2
 
+    path = tmp_path / "job.avro"
+    write_exported(two_reigns.log, "job", path)
+    assert CliRunner().invoke(main, ("payloads", str(path), *named)).stdout == shown.stdout
     made = json.loads(run(two_reigns.log, "payloads", "--clean", "--json", *named).stdout)
     assert sorted(one["use"] for one in made["files"]) == ["addressed", "left_over"]
     assert len(made["removed"]) == 1
