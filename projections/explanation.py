@@ -13,7 +13,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .attempts import ADD_SPLITS, AttemptFold, split_ids
 from .audit import Stored, audit_records
-from .checkpoint_audit import CheckpointStatus, checkpoints
+from .checkpoint_audit import CheckpointFold, CheckpointRow, CheckpointStatus
 from .payload_json import Fields, on_one_line
 from .split_audit import SKIPPED, SplitFold, SplitRow
 from .unfit import Applying
@@ -56,11 +56,12 @@ class _Known:
     fields: list[Fields | None]
     by_sequence: dict[int, int]
     splits: tuple[SplitRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
 
 
 def _read(stored: Iterable[Stored]) -> _Known:
-    known = _Known([], [], [], {}, ())
-    attempts, splits = AttemptFold(), SplitFold()
+    known = _Known([], [], [], {}, (), ())
+    attempts, splits, checkpoints = AttemptFold(), SplitFold(), CheckpointFold()
     for one in audit_records(stored):
         if not one.counts:
             continue
@@ -74,7 +75,8 @@ def _read(stored: Iterable[Stored]) -> _Known:
         with Applying(one.offset, one.record):
             attempts.apply(one.record, one.fields)
             splits.apply(one.record, one.fields, attempts)
-    known.splits = splits.rows()
+            checkpoints.apply(one.record)
+    known.splits, known.checkpoints = splits.rows(), checkpoints.rows()
     return known
 
 
@@ -213,9 +215,7 @@ def explain_checkpoint(stored: Iterable[Stored], checkpoint_id: int) -> Explaine
         RecordError: A record that counts cannot be read.
     """
     known = _read(stored)
-    row = next(
-        (one for one in checkpoints(known.records) if one.checkpoint_id == checkpoint_id), None
-    )
+    row = next((one for one in known.checkpoints if one.checkpoint_id == checkpoint_id), None)
     if row is None:
         raise OptionError("checkpoint", checkpoint_id, "one that was triggered in this log")
     undoing = _undoing(known, checkpoint_id) if row.status is CheckpointStatus.ABANDONED else None
