@@ -18,6 +18,7 @@ from coordlog.messages import (
     SkipSplit,
     UpMessage,
 )
+from coordlog.projections.attempts import AttemptEnd, attempts
 from coordlog.schemas.builtin import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.in_memory import InMemorySurroundings
@@ -30,15 +31,21 @@ _WILD: Final = (-(2**63), -2, -1, 0, 1, 7, 2**31, 2**63 - 1)
 
 
 def hostile_run(folder: Path, chance: random.Random, count: int) -> int:
-    """Run a job beside which `count` strangers talk; all its rows are there. How many were let in."""
+    """Run a job beside which `count` strangers talk: each of its attempts is the first one, and ends by itself.
+
+    Returns:
+        How many messages were said.
+    """
     pipeline = Pipeline(folder, is_batch=False, transform=lambda batch: batch)
     strangers = _Strangers(chance, count)
-    result = pipeline.drive(strangers.released, restarts_max=10 * count)
+    result = pipeline.drive(strangers.released, restarts_max=0)
     assert result.status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS
     assert strangers.said > 0
-    records = [one for one in strangers.kinds if one is Kind.GLOBAL_FAILURE]
-    assert not records, "nobody else was disturbed"
+    assert not [one for one in strangers.records if one.kind is Kind.GLOBAL_FAILURE]
+    rows = attempts(strangers.records)
+    ends = sorted((one.subtask, one.attempt_number, one.end) for one in rows)
+    assert ends == [(subtask, 0, AttemptEnd.COMPLETED) for subtask in range(SUBTASKS)]
     return strangers.said
 
 
@@ -49,12 +56,12 @@ class _Strangers:
         self._chance, self._left = chance, count
         self._next = _FIRST_CONNECTION
         self.said = 0
-        self.kinds: list[Kind] = []
+        self.records: list[Record] = []
 
     def released(
         self, driver: JobDriver, surroundings: InMemorySurroundings, records: Sequence[Record]
     ) -> None:
-        self.kinds += [one.kind for one in records]
+        self.records += records
         mailbox = surroundings._mailbox
         if mailbox is None or not self._left:
             return
@@ -72,7 +79,10 @@ class _Strangers:
         return [*first, *(self._wild() for _ in range(self._chance.randint(0, 4)))]
 
     def _hello(self, driver_id: str) -> Register:
-        """One that is refused, or one that becomes the newest attempt of a subtask."""
+        """One that is refused: nobody's driver, stage run, task or subtask.
+
+        With all of them right he would be the newest attempt of that subtask, as whoever has the token may.
+        """
         chance = self._chance
         good = Register(
             driver_id=driver_id,

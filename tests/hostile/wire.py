@@ -45,6 +45,7 @@ from endpoint_parts import (
     running,
     say,
     sent,
+    wait_for,
 )
 
 from .damage import damaged
@@ -144,10 +145,13 @@ class HostileClients:
         self._endpoint.released(self._own, 1)
         assert hear(self._honest) == delivered(self._said)
         assert self._own not in {number for number, _ in self._heard.lost}
+        # What is kept here is not the endpoint's growth.
+        self._heard.arrivals.clear()
+        self._heard.lost.clear()
 
-    def settled(self) -> int:
-        """How many connections the endpoint still holds, the honest one apart."""
-        return len(self._endpoint._connections) - 1
+    def settle(self) -> None:
+        """Wait until the endpoint holds no other connection than the honest one."""
+        wait_for(lambda: len(self._endpoint._connections) == 1, "every other connection is gone")
 
     # --- those without the token ----------------------------------------------------------------------
     def _raw(self) -> socket.socket:
