@@ -9,12 +9,14 @@ import threading
 import time
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from typing import Final
 
 import hypothesis
 import pytest
 
 from contract_table import contract_ids, unknown_marks
+from old_brokers import BROKERS, holds, older_brokers
 
 _IS_CI: Final = bool(os.environ.get("CI"))
 
@@ -51,6 +53,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the seed of every random run (default: another one each time, printed on failure; "
         "with CI set, one of each test's own that stays)",
     )
+    group.addoption(
+        "--broker",
+        choices=BROKERS,
+        default=None,
+        help="embedded brokers are of this older version; its jars are fetched where they are missing",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    version: str | None = config.option.broker
+    if version is not None:
+        stack = ExitStack()
+        stack.enter_context(older_brokers(version))
+        config.add_cleanup(stack.close)
 
 
 _ENDS_WITHIN_S = 30.0
@@ -92,11 +108,18 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A mark with an id that the contract does not have shows nothing."""
     unknown = unknown_marks(contract_ids(), items)
     if unknown:
         raise pytest.UsageError("\n".join(unknown))
+    version: str | None = config.option.broker
+    if version is not None:
+        items[:] = [
+            one
+            for one in items
+            if all(holds(version, mark.args[0]) for mark in one.iter_markers("newer_broker"))
+        ]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -43,10 +43,12 @@ NOT_ALLOWED: Final = (
 )
 """The broker does not let this user in, or not do that."""
 
-OLDEST_BROKER: Final = "2.8"
-"""The first that has ids of topics, and lets a producer be idempotent with the right to write alone."""
+OLDEST_BROKER: Final = "3.0"
+"""The first that needs no ZooKeeper and has idempotent producers: the oldest on which the log's tests pass."""
 
 _TOPIC_IDS: Final = 10
+_LIST_OFFSETS: Final = 7
+"""Of 3.0 (KIP-734): the number that a client makes of such versions is a guess."""
 
 _HOPELESS: Final = (*NOT_ALLOWED, errors.IllegalSaslStateError)
 _TLS_HOPELESS: Final = (
@@ -184,12 +186,17 @@ def refuse_old(topic: str, servers: str, versions: BrokerVersionData) -> None:
         ApiKey.InitProducerId.value not in supported
     ):  # as in the first that came without ZooKeeper
         missing = "without InitProducerId, and a log needs producers that double nothing"
+    elif supported.get(ApiKey.ListOffsets.value, (0, -1))[1] < _LIST_OFFSETS:
+        missing = (
+            "which needs a ZooKeeper: when such a broker starts it says for a while that it has no"
+            " topics, and that ends a driver"
+        )
     if missing is not None:
         number = versions.broker_version_str
         raise TopicError(
             topic,
             f"the broker at {servers} is Kafka {number}, {missing}",
-            f"use Kafka {OLDEST_BROKER} or newer, and 3.3 or newer without ZooKeeper",
+            f"use Kafka {OLDEST_BROKER} or newer, without ZooKeeper",
         )
 
 

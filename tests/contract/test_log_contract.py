@@ -319,6 +319,7 @@ def test_two_logs_have_two_identities(home: Home, log: Log) -> None:
     assert home.new().identity.topic_id != log.identity.topic_id
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
 def test_another_topic_of_the_same_name_has_another_identity(home: Home, log: Log) -> None:
     with appending(log) as append:
         append(*group("a", 2))
@@ -416,6 +417,7 @@ def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
     one.log.close()
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
 def test_a_log_that_is_gone_is_said_to_be_within_the_bound_and_works_when_it_is_back(
     outage: Outage,
 ) -> None:
@@ -446,6 +448,7 @@ def test_a_log_that_is_gone_is_said_to_be_within_the_bound_and_works_when_it_is_
         assert append(plain("d", 0, 0)) == [log.high_watermark() - 1]
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
 def test_a_driver_goes_on_when_the_log_is_back(outage: Outage) -> None:
     patience = Patience(
         log_timeout_s=60.0, append_timeout_s=2.0, on_waiting=lambda _waited, _error: outage.end()

@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 _numbers = itertools.count()
 
+SINCE_3_6 = pytest.mark.newer_broker("3.6")  # an older one has no such setting
+
 GOOD = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -112,8 +114,8 @@ def test_a_topic_is_created_with_settings_that_lose_nothing(
         ("retention.ms", "604800000"),
         ("retention.bytes", "1000000"),
         ("message.timestamp.type", "LogAppendTime"),
-        ("message.timestamp.after.max.ms", "3600000"),
-        ("message.timestamp.before.max.ms", "3600000"),
+        pytest.param("message.timestamp.after.max.ms", "3600000", marks=SINCE_3_6),
+        pytest.param("message.timestamp.before.max.ms", "3600000", marks=SINCE_3_6),
         ("max.message.bytes", "500000"),
         ("flush.messages", "100"),
     ],
@@ -362,6 +364,7 @@ def test_two_drivers_on_one_topic_the_newer_one_holds_it(
     new.appender.close()
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
 @pytest.mark.fault("X7")
 def test_a_topic_that_was_made_anew_under_a_driver_ends_it(
     log_of: Callable[..., KafkaLog], topic: str
@@ -410,6 +413,7 @@ def _is_refused(log: KafkaLog, record: UnstoredRecord) -> bool:
     return False
 
 
+@pytest.mark.newer_broker("without ZooKeeper")
 @pytest.mark.fault("X9")
 @pytest.mark.kill
 def test_a_broker_that_is_killed_during_appends_loses_nothing_acknowledged(
