@@ -11,7 +11,7 @@ from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, command_to_set, unfit_settings
 from coordlog.projections.pruning import PrunePlan
 
-__all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "Needed", "examine_all"]
+__all__ = ["Finding", "Grade", "JobFacts", "MachineFacts", "Needed", "NoBroker", "examine_all"]
 
 _DISK_LOW = 0.10
 _DISK_OUT = 0.02
@@ -101,6 +101,16 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoBroker:
+    """Why nothing could be asked of a broker."""
+
+    where: str
+    """Which one, for people."""
+    problem: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Advice:
     """What to run, so that it can be run as it is told."""
 
@@ -124,7 +134,7 @@ class _Advice:
 
 def examine_all(
     machine: MachineFacts,
-    broker: BrokerFacts | None,
+    broker: BrokerFacts | NoBroker,
     jobs: tuple[JobFacts, ...],
     *,
     where: str = "",
@@ -135,12 +145,19 @@ def examine_all(
     is advised: options that say where the logs are, with a blank before them.
     """
     found = [*_machine(machine)]
-    if broker is not None:
-        advice = _Advice(broker=broker, where=where)
-        found += _broker(advice, jobs, machine)
-        for job, topic in zip(jobs, broker.topics, strict=True):
-            found += [*_topic(job, topic, advice)]
-            found += [*_job(job, topic, advice, machine.now_us)]
+    if isinstance(broker, NoBroker):
+        wrong = Finding(
+            grade=Grade.WRONG,
+            what=broker.where,
+            value=broker.problem,
+            next_step=broker.next_step,
+        )
+        return (*found, wrong)
+    advice = _Advice(broker=broker, where=where)
+    found += _broker(advice, jobs, machine)
+    for job, topic in zip(jobs, broker.topics, strict=True):
+        found += [*_topic(job, topic, advice)]
+        found += [*_job(job, topic, advice, machine.now_us)]
     return tuple(found)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
@@ -11,8 +13,24 @@ from typing import Protocol
 import click
 from rich.text import Text
 
-from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
-from coordlog.errors import CoordlogError, LogError, RecordError
+from coordlog.doctoring import (
+    Finding,
+    Grade,
+    JobFacts,
+    MachineFacts,
+    Needed,
+    NoBroker,
+    examine_all,
+)
+from coordlog.errors import (
+    AccessError,
+    CoordlogError,
+    EnvironmentSetupError,
+    LogError,
+    LogUnavailableError,
+    RecordError,
+    TopicError,
+)
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.java import find_java
 from coordlog.log.kafka.examining import BrokerFacts
@@ -23,14 +41,15 @@ from coordlog.schemas.record import Kind
 from coordlog.snapshots import newest_named
 
 from .console import json_of, new_console, print_json
-from .exits import Exit
-from .logs import Logs, no_such_job, options_given, with_logs
+from .exits import Exit, exit_of, message_of
+from .logs import Logs, no_such_job, options_given, with_finder
 from .reading import opened
 
 __all__ = ["doctor"]
 
 _LOOKED_BACK = 16
 """Offsets before the end among which a last record is looked for."""
+_MEND = "mend that, then run the same command again"
 _PACKAGES = (
     "coordlog",
     "fastavro",
@@ -64,29 +83,61 @@ class _Examined(Logs, Protocol):
 @click.command()
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@with_logs
-def doctor(logs: _Examined, *, job: str | None, as_json: bool) -> None:
+@with_finder
+def doctor(find: Callable[[], _Examined], *, job: str | None, as_json: bool) -> None:
     """Look for what is wrong, or soon will be, with the broker, all logs at it and this machine.
 
-    With JOB its whole log is read too: what a restart needs against the topic's retention, and what
-    a prune would free. Exit status 0 where nothing is to be done, else 1.
+    With JOB its whole log is read too: the snapshots against the topic's retention, and what a
+    prune would free. Exit status 0 where nothing is to be done, else 1; where the broker cannot be
+    asked, this machine is looked at alone, and the status is that of every command.
     """
-    there = logs.jobs()
-    if job is not None and job not in there:
+    machine, where = _machine(), options_given()
+    try:
+        logs = find()
+        there = logs.jobs()
+        asked = tuple(one for one in there if job in (None, one))
+        broker = logs.examine(asked) if asked or job is None else None
+    except (LogError, EnvironmentSetupError, OSError) as error:
+        found = examine_all(machine, _no_broker(error), (), where=where)
+        _show(found, as_json=as_json)
+        click.get_current_context().exit(exit_of(error))
+    if broker is None:
+        assert job is not None, "all jobs that there are may be asked for"
         raise no_such_job(job, logs.where, there)
-    asked = there if job is None else (job,)
-    broker = logs.examine(asked)
-    machine = _machine(logs)
-    where = options_given()
     jobs = tuple(_job(logs, one, where, is_read=one == job) for one in asked)
-    found = examine_all(machine, broker, jobs, where=where)
-    if as_json:
-        for one in found:
-            print_json(json_of(one))
-    else:
-        _print(found)
+    found = examine_all(_with_clock(machine, logs), broker, jobs, where=where)
+    _show(found, as_json=as_json)
     if any(one.grade in (Grade.WARNING, Grade.WRONG) for one in found):
         click.get_current_context().exit(Exit.FAILED)
+
+
+def _no_broker(error: LogError | EnvironmentSetupError | OSError) -> NoBroker:
+    servers = click.get_current_context().params["bootstrap_servers"]
+    where = f"broker at {servers}" if servers else "shared local broker"
+    match error:
+        case EnvironmentSetupError():
+            return NoBroker(where=where, problem=error.what, next_step=error.next_step)
+        case TopicError() | AccessError():
+            return NoBroker(where=where, problem=error.problem, next_step=error.next_step)
+        case LogUnavailableError():
+            last = f" (last: {error.last_error})" if error.last_error else ""
+            return NoBroker(
+                where=where,
+                problem=f"no answer for {error.waited_s:.1f} s while {error.doing}{last}",
+                next_step="see that it runs and can be reached, then run the same command again",
+            )
+        case OSError():
+            return NoBroker(where=where, problem=message_of(error), next_step=_MEND)
+        case _:
+            return NoBroker(where=where, problem=str(error), next_step=_MEND)
+
+
+def _show(found: tuple[Finding, ...], *, as_json: bool) -> None:
+    if not as_json:
+        _print(found)
+        return
+    for one in found:
+        print_json(json_of(one))
 
 
 def _print(found: tuple[Finding, ...]) -> None:
@@ -103,23 +154,18 @@ def _print(found: tuple[Finding, ...]) -> None:
     click.echo(f"{len(found)} things looked at: {counts[0]} wrong, {counts[1]} warnings")
 
 
-def _machine(logs: _Examined) -> MachineFacts:
+def _machine() -> MachineFacts:
+    """Its clock is not compared with any yet."""
     home = home_folder()
     usage = shutil.disk_usage(next(one for one in (home, *home.parents) if one.exists()))
-    java = java_problem = clock_problem = ""
+    java = java_problem = ""
     try:
         java = find_java()
     except CoordlogError as error:
         java_problem = str(error)
-    ahead: float | None = None
-    try:
-        ahead = logs.clock_ahead_s()
-    except LogError as error:
-        clock_problem = str(error)
     return MachineFacts(
         now_us=time.time_ns() // 1000,
-        clock_ahead_s=ahead,
-        clock_problem=clock_problem,
+        clock_ahead_s=None,
         java=java,
         java_problem=java_problem,
         versions={one: _version_of(one) for one in _PACKAGES},
@@ -127,6 +173,13 @@ def _machine(logs: _Examined) -> MachineFacts:
         home_total_bytes=usage.total,
         home_free_bytes=usage.free,
     )
+
+
+def _with_clock(machine: MachineFacts, logs: _Examined) -> MachineFacts:
+    try:
+        return replace(machine, clock_ahead_s=logs.clock_ahead_s())
+    except LogError as error:
+        return replace(machine, clock_problem=str(error))
 
 
 def _version_of(name: str) -> str:

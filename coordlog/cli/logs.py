@@ -38,6 +38,7 @@ __all__ = [
     "options_given",
     "prefix_option",
     "security_of",
+    "with_finder",
     "with_history",
     "with_logs",
 ]
@@ -340,7 +341,17 @@ def with_history(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_logs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where logs are, and these logs as its first argument.
+    """Give a command the options that say where logs are, and these logs as its first argument."""
+
+    @functools.wraps(command)
+    def of_found(find: Callable[[], Logs], **options: object) -> None:
+        command(find(), **options)
+
+    return with_finder(of_found)
+
+
+def with_finder(command: Callable[..., None]) -> Callable[..., None]:
+    """As `with_logs`, and what finds the logs as the first argument: for who has more to say where that fails.
 
     A test puts its own way to find them into the context's `obj`.
     """
@@ -354,9 +365,12 @@ def with_logs(command: Callable[..., None]) -> Callable[..., None]:
     )
     @prefix_option
     @functools.wraps(command)
-    def found(*, bootstrap_servers: str | None, topic_prefix: str, **options: object) -> None:
-        find: Callable[[str | None], Logs] | None = click.get_current_context().obj
-        logs = find(bootstrap_servers) if find else find_logs(bootstrap_servers, topic_prefix)
-        command(logs, **options)
+    def finding(*, bootstrap_servers: str | None, topic_prefix: str, **options: object) -> None:
+        given: Callable[[str | None], Logs] | None = click.get_current_context().obj
 
-    return found
+        def find() -> Logs:
+            return given(bootstrap_servers) if given else find_logs(bootstrap_servers, topic_prefix)
+
+        command(find, **options)
+
+    return finding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
-from coordlog.errors import LogUnavailableError
+from coordlog.errors import AccessError, LogUnavailableError
 from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
@@ -543,3 +544,93 @@ def test_the_exit_status_tells_whether_anything_is_to_be_done() -> None:
     unknown = CliRunner().invoke(main, ["doctor", "k"], obj=lambda _servers: Place(BROKER))
     assert unknown.exit_code == Exit.FAILED
     assert "the jobs there are j" in unknown.stderr
+
+
+class Closed(Place):
+    """A broker of which something is asked in vain."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(BROKER)
+        self.error = error
+
+    def jobs(self) -> tuple[str, ...]:
+        if isinstance(self.error, LogUnavailableError):
+            raise self.error
+        return super().jobs()
+
+    def examine(self, job_ids: tuple[str, ...]) -> BrokerFacts:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "problem", "next_step"),
+    [
+        (
+            LogUnavailableError("(all topics) at kafka-1:9092", "listing jobs", 10.0, "refused"),
+            Exit.UNREACHABLE,
+            "no answer for 10.0 s while listing jobs (last: refused)",
+            "see that it runs and can be reached, then run the same command again",
+        ),
+        (
+            AccessError("(all topics) at kafka-1:9092", "it asks for a password", "give it one"),
+            Exit.REFUSED,
+            "it asks for a password",
+            "give it one",
+        ),
+    ],
+    ids=["unreachable", "closed"],
+)
+@pytest.mark.parametrize("job", [(), ("j",)], ids=["plain", "job"])
+def test_of_a_broker_that_cannot_be_asked_the_machine_is_told_still(
+    job: tuple[str, ...], error: Exception, status: Exit, problem: str, next_step: str
+) -> None:
+    arguments = ("doctor", *job, "--bootstrap-servers", "kafka-1:9092")
+    said = CliRunner().invoke(main, arguments, obj=lambda _servers: Closed(error))
+    rows = CliRunner().invoke(main, (*arguments, "--json"), obj=lambda _servers: Closed(error))
+
+    assert (said.exit_code, rows.exit_code) == (status, status)
+    assert said.stderr == ""
+    lines = said.stdout.splitlines()
+    assert any("Java: " in one for one in lines)
+    assert any("disk of " in one for one in lines)
+    assert lines[-3:-1] == [
+        f"wrong   broker at kafka-1:9092: {problem}",
+        f"        to do: {next_step}",
+    ]
+    found = [json.loads(one) for one in rows.stdout.splitlines()]
+    assert {"Java", "kafka-python", "pyspark"} <= {one["what"] for one in found}
+    assert (found[-1]["grade"], found[-1]["value"]) == ("wrong", problem)
+
+
+def test_without_java_and_a_named_broker_both_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The shared local broker is to be started, and cannot be."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("COORDLOG_BOOTSTRAP_SERVERS", raising=False)
+
+    said = CliRunner().invoke(main, ["doctor", "--json"])
+
+    assert said.exit_code == Exit.FAILED, said.output
+    found = {one["what"]: one for one in map(json.loads, said.stdout.splitlines())}
+    java = f"{tmp_path / 'nowhere' / 'bin' / 'java'} does not run"
+    assert found["Java"]["grade"] == "wrong"
+    assert found["shared local broker"]["grade"] == "wrong"
+    for what in ("Java", "shared local broker"):
+        assert found[what]["value"].startswith(java)
+    assert "set JAVA_HOME to one" in found["shared local broker"]["next_step"]
+    assert any(one.startswith("disk of ") for one in found)
+
+
+def test_a_log_that_does_not_answer_is_told_among_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(BROKER)
+
+    def gone() -> int:
+        raise LogUnavailableError("j.log", "asking for its offsets", 1.0)
+
+    monkeypatch.setattr(place.log, "start_offset", gone)
+    said = CliRunner().invoke(main, ["doctor"], obj=lambda _servers: place)
+
+    assert said.exit_code == Exit.FAILED
+    assert "wrong   log of job j: the log j.log did not answer for 1.0 s" in said.stdout
