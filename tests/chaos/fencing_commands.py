@@ -116,7 +116,13 @@ class _CommandRound:
         """
         pause_at = ("before publishing a second checkpoint", 1) if self.is_begin else None
         former = self.former = self.start(
-            "former", self.former_id, self.folders, batch_s=_FORMER_BATCH_S, pause_at=pause_at
+            "former",
+            self.former_id,
+            self.folders,
+            batch_s=_FORMER_BATCH_S,
+            pause_at=pause_at,
+            # Behind a snapshot that is the last record `prune` appends nothing, and begins no reign.
+            has_snapshots=self.plan.command != "prune",
         )
 
         def is_far_enough() -> bool:

@@ -80,9 +80,14 @@ class Ground:
             wait_until(
                 lambda: not admin.list_partition_reassignments([partition]), _ANSWERS_S, "moved"
             )
-            time.sleep(_PAUSE_S)  # between two looks: the order is known a moment later
-            admin.elect_leaders(0, {topic: [0]}, raise_errors=False)
-        wait_until(lambda: self.leader(topic) != leader, _ANSWERS_S, f"{leader} leads no more")
+
+            def has_moved() -> bool:
+                # It is refused until the order is known, and the new leader has all that counts.
+                time.sleep(_PAUSE_S)
+                admin.elect_leaders(0, {topic: [0]}, raise_errors=False)
+                return self.leader(topic) == order[0]
+
+            wait_until(has_moved, _ANSWERS_S, f"{order[0]} leads, no more {leader}")
 
     @contextlib.contextmanager
     def admin(self) -> Generator[Any, None, None]:
