@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from coordlog.amounts import in_bytes
+from coordlog.log.kafka.access import OLDEST_BROKER
 from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, command_to_set, unfit_settings
 from coordlog.projections.pruning import PrunePlan
@@ -26,7 +27,6 @@ _PRUNE_SHARE = 0.5
 _PRUNE_BYTES = 64 * 1024 * 1024
 _HOURS_SHOWN = 48.0
 """Above, days are shown."""
-_KAFKA_MIN = (2, 8)
 _SPARK = ((4, 1), (4, 4))
 
 
@@ -225,12 +225,12 @@ def _broker(
 ) -> Iterator[Finding]:
     broker = advice.broker
     for number, version in sorted(broker.versions.items()):
-        is_old = bool(version) and _numbers(version)[:2] < _KAFKA_MIN
+        is_old = bool(version) and _numbers(version)[:2] < _numbers(OLDEST_BROKER)
         yield Finding(
             grade=Grade.WARNING if is_old else Grade.FINE if version else Grade.NOTE,
             what=f"broker {number}",
             value=f"Kafka {version} or newer" if version else "does not tell its version",
-            should_be=f"{_dotted(_KAFKA_MIN)} or newer" if is_old else "",
+            should_be=f"{OLDEST_BROKER} or newer" if is_old else "",
             next_step="upgrade it" if is_old else "",
         )
     yield _clock(machine)

@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +38,7 @@ from coordlog.testing.by_hand import HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from fold_digests import chain_of_run, digests, fresh
-from kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, log_of, prefix_of
+from kernel_fakes import HANDLED, NotingProvider, OtherUp, Up, chain_of, prefix_of
 from one_log import OneLog
 from state_digest import digest
 from sweep_runs import RUNS
@@ -247,43 +247,6 @@ def test_a_snapshot_is_a_turn_of_its_own_every_so_many_records() -> None:
     assert all(10 <= gap <= 13 for gap in gaps), gaps  # a turn that is begun is ended first
     assert not snapshots_in(worked(job_of(snapshot_every=None)).log)
     assert not snapshots_in(worked(job_of(snapshot_every=10_000)).log)
-
-
-class CountingLog(MemoryLog):
-    """Counts the records that are read of it."""
-
-    def __init__(self, log: MemoryLog) -> None:
-        super().__init__("counted")
-        self.count = 0
-        for one in log_of(log.records).records:
-            self.store(UnstoredRecord(one.key or b"", one.value or b"", one.header_bytes or b"", 0))
-
-    def read(
-        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
-    ) -> Iterator[StoredRecord]:
-        for one in super().read(from_offset, to_offset, stall_s=stall_s):
-            self.count += 1
-            yield one
-
-
-@pytest.mark.clause("K3")
-def test_a_restore_reads_what_came_since_the_newest_snapshot_however_long_the_history_is() -> None:
-    counted: OperatorProjection[int] = OperatorProjection(
-        name="test.counted",
-        version=1,
-        initial=0,
-        apply=lambda state, _record, _value: state + 1,
-        codec=DerivedCodec(int),
-    )
-    read, folded = [], []
-    for count in (200, 600, 2000):
-        provider = NotingProvider(projection=counted)
-        log = CountingLog(worked(job_of(provider, snapshot_every=20), count).log)
-        assert log.high_watermark() > count
-        folded.append(restored(log, provider).record_count)
-        read.append(log.count)
-    assert max(folded) < 25, folded
-    assert max(read) < 100, read
 
 
 def test_headers_name_the_newest_snapshot_once_it_is_released_and_not_before() -> None:

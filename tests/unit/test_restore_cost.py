@@ -1,0 +1,64 @@
+"""What a restore reads and folds, which is to be bounded by what came since the newest snapshot (clause K3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordlog.chain import Chain
+from coordlog.log.memory import MemoryLog
+from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
+from coordlog.restore import projection_of, rebuild
+from coordlog.runtime import RuntimeOptions
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import NotingProvider, Up, chain_of, log_of
+
+
+class CountingLog(MemoryLog):
+    """Counts the records that are read of it."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__("counted")
+        self.count = 0
+        for one in log_of(log.records).records:
+            self.store(UnstoredRecord(one.key or b"", one.value or b"", one.header_bytes or b"", 0))
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        for one in super().read(from_offset, to_offset, stall_s=stall_s):
+            self.count += 1
+            yield one
+
+
+def worked(chain: Chain, count: int) -> MemoryLog:
+    """The log of a job whose attempt has sent so many events, with a snapshot every 20 records."""
+    job = HandDrivenJob(chain, options=RuntimeOptions(snapshot_every=20))
+    attempt = job.register(0)
+    for n in range(count):
+        attempt.send("source", Up(n=n))
+    return job.log
+
+
+@pytest.mark.clause("K3")
+def test_a_restore_reads_what_came_since_the_newest_snapshot_however_long_the_history_is() -> None:
+    counted: OperatorProjection[int] = OperatorProjection(
+        name="test.counted",
+        version=1,
+        initial=0,
+        apply=lambda state, _record, _value: state + 1,
+        codec=DerivedCodec(int),
+    )
+    read, folded = [], []
+    for count in (200, 600, 2000):
+        provider = NotingProvider(projection=counted)
+        chain = chain_of(provider)
+        log = CountingLog(worked(chain, count))
+        assert log.high_watermark() > count
+        folded.append(rebuild(log, chain, projection_of(chain)).record_count)
+        read.append(log.count)
+    assert max(folded) < 25, folded
+    assert max(read) < 100, read
