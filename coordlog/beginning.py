@@ -7,7 +7,7 @@ is a job like any other, whose last checkpoint is that one. What the other job h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,8 +21,9 @@ from coordlog.log.port import Log
 from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.payload_cleaning import addressed_in
 from coordlog.projections.audit import audit_records
+from coordlog.projections.branches import is_on_the_way
 from coordlog.projections.state import JobState
-from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+from coordlog.schemas.record import Kind, Record
 
 __all__ = ["Beginning", "begin_from", "find_beginning"]
 
@@ -72,7 +73,11 @@ def find_beginning(other: Log, other_id: str, checkpoint: str) -> Beginning:
         other_id=other_id,
         checkpoint_id=number,
         end_offset=end,
-        unsettled=tuple(sorted(one for one in unsettled if one <= number)),
+        unsettled=tuple(
+            one
+            for one in sorted(unsettled)
+            if one == number or is_on_the_way(state, one, number)  # not of branches that it left
+        ),
     )
 
 
@@ -157,7 +162,7 @@ def _looked_for(other: Log, other_id: str, number: int) -> tuple[int, set[int]]:
     for one in audit_records(other.read(0, other.high_watermark())):
         if not one.counts or one.record is None:
             continue
-        intents.apply(one.record)
+        intents.apply(one.record, done)
         if one.record.kind is Kind.CHECKPOINT_COMPLETED and one.record.checkpoint_id is not None:
             done.append(one.record.checkpoint_id)
             is_found = is_found or one.record.checkpoint_id == number
@@ -169,7 +174,7 @@ def _looked_for(other: Log, other_id: str, number: int) -> tuple[int, set[int]]:
             f"checkpoint {number} has not completed",
             f"those that have: {', '.join(map(str, done)) or 'none'}",
         )
-    return end, {one for one in done if intents.is_open_for(one)}
+    return end, intents.unsettled()
 
 
 class _Intents:
@@ -177,30 +182,41 @@ class _Intents:
 
     def __init__(self) -> None:
         self._job_id = ""
-        self._open: dict[int, tuple[int, int]] = {}
-        """By sequence: the checkpoints above the first number, up to the second."""
-        self._newest: dict[str, tuple[int, int]] = {}
-        """By operator, the same of its newest."""
+        self._open: dict[int, frozenset[int]] = {}
+        """By sequence."""
+        self._newest: dict[str, tuple[int, frozenset[int]]] = {}
+        """By operator: the checkpoint of its newest intent, and all that this one commits."""
+        self._looked_at: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """By operator: so many of the checkpoints are committed by its intents, but for these."""
 
-    def apply(self, record: Record) -> None:
-        """One more record that counts."""
+    def apply(self, record: Record, done: Sequence[int]) -> None:
+        """One more record that counts, and the checkpoints that have completed before it."""
         if record.kind is Kind.EPOCH_STARTED and record.job_id != self._job_id:
             self._job_id = record.job_id
             self._open.clear()  # those are of the job that this one has begun from
         elif record.kind is Kind.COMMIT_INTENT:
             assert record.sequence is not None, "a record that counts has one"
-            operator_id, number = record.operator_id or "", record.checkpoint_id or 0
-            newest = self._newest.get(operator_id, (NO_CHECKPOINT, NO_CHECKPOINT))
-            if number > newest[1]:  # else another one of the same completion
-                newest = self._newest[operator_id] = (newest[1], number)  # clause H1
-            self._open[record.sequence] = newest
+            self._open[record.sequence] = self._committed_by(record, done)
         elif record.kind is Kind.COMMIT_OUTCOME and record.attributes["settled"] == "true":
             assert record.cause is not None, "an outcome has an intent"
             self._open.pop(record.cause, None)
 
-    def is_open_for(self, checkpoint_id: int) -> bool:
-        """Whether one may have something of this checkpoint."""
-        return any(above < checkpoint_id <= upto for above, upto in self._open.values())
+    def _committed_by(self, intent: Record, done: Sequence[int]) -> frozenset[int]:
+        """What its checkpoint allows, and those before it of which nothing was committed yet (clause H1)."""
+        operator_id, number = intent.operator_id or "", intent.checkpoint_id
+        newest, its = self._newest.get(operator_id, (None, frozenset[int]()))
+        if number is None or number == newest:
+            return its  # another one of the same completion
+        count, left = self._looked_at.get(operator_id, (0, ()))
+        free = (*left, *done[count:])
+        its = frozenset(one for one in free if one <= number)
+        self._looked_at[operator_id] = (len(done), tuple(one for one in free if one > number))
+        self._newest[operator_id] = (number, its)
+        return its
+
+    def unsettled(self) -> set[int]:
+        """The checkpoints of which an open one may have something."""
+        return {one for its in self._open.values() for one in its}
 
 
 def _copy(

@@ -409,6 +409,27 @@ def test_an_intent_is_for_the_checkpoints_that_its_completion_stands_for_too() -
     assert find_beginning(log, "job", "4").unsettled == ()
 
 
+def test_what_a_job_went_back_behind_is_not_told_of_the_branch_that_it_is_on_now() -> None:
+    """The fifth was allowed to commit and never did; the job has read those rows again, behind the fourth."""
+    old = worked()
+    (provider,) = old.chain.coordinators
+    assert isinstance(provider, NotingProvider)
+    (attempt,) = old.attempts.values()
+    provider.is_committing = False
+    assert old.trigger() == 5
+    attempt.ack_checkpoint(5, committables=[("source", b"rows of 5")])
+    assert old.ask("", KeepCheckpoint(name="fifth")).answer().sequence > 0
+    old.crash()
+    provider.is_committing = True
+    job = HandDrivenJob(old.chain, log=old.log, from_checkpoint=4)
+    attempt = job.register(0)
+    assert job.trigger() == 6
+    attempt.ack_checkpoint(6, committables=[("source", b"rows of 6")])
+
+    assert find_beginning(job.log, "job", "6").unsettled == ()
+    assert find_beginning(job.log, "job", "fifth").unsettled == (5,)
+
+
 def test_what_another_job_had_to_commit_is_not_told_as_this_one_s() -> None:
     old = worked()
     log = MemoryLog("other")
