@@ -443,8 +443,12 @@ def newest_named(log: Log, start: int, end: int) -> int:
     """
     for count in _TAILS:
         first = max(start, end - count)
-        headers = [one.header for one in _read(log, first, end)]
-        named = [header.snapshot_offset for header in headers if header is not None]
+        found = [(one.offset, one.header) for one in _read(log, first, end)]
+        named = [
+            header.snapshot_offset
+            for offset, header in found
+            if header is not None and header.snapshot_offset < offset  # else it is a stranger's
+        ]
         if named or first == start:
             return max(named, default=-1)
     return -1

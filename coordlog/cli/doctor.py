@@ -202,6 +202,8 @@ def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts
                     plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
                 else:
                     needed = _needed(log, start, first, end)
+            elif start > 0:
+                needed = Needed(offset=0, timestamp_us=0, is_snapshot=False, is_there=False)
     except RecordError as error:
         problem = f"{error}; `coordlog verify {job_id}{where}` tells all"
     except LogError as error:

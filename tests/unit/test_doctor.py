@@ -472,6 +472,26 @@ def test_the_plain_doctor_says_where_all_of_a_log_is_needed_and_its_beginning_is
     )
 
 
+def test_a_log_of_which_all_is_gone_is_told_as_that() -> None:
+    log = Place(BROKER).log
+    end = log.high_watermark()
+    log.remove_below(end)
+    assert retention_told(log) == (
+        f"for ever; a restart needs its first record, at offset 0, and the log begins at offset {end}: it is gone"
+    )
+
+
+def test_what_a_stranger_names_that_is_not_there_yet_is_no_snapshot() -> None:
+    log = with_snapshots()
+    told = retention_told(log)
+    (*_, last) = log.records
+    assert last.header is not None
+    named = last.header._replace(snapshot_offset=10**6)
+    log.store(UnstoredRecord(key=b"", value=b"", header=encode_header(named), timestamp_us=0))
+
+    assert retention_told(log) == told
+
+
 def test_a_log_of_one_snapshot_that_nothing_names_is_whole() -> None:
     """As a prune leaves it that has taken the snapshot itself."""
     log = with_snapshots()
