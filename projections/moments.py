@@ -23,8 +23,8 @@ from .unfit import Applying
 __all__ = ["Moment", "check_offset", "moment"]
 
 _PRUNED: Final = (
-    "where this log begins: what stood before was pruned, and is in the file that the prune has "
-    "archived, which can be given in JOB's place, as in `coordlog state FILE`"
+    "where this log begins: what stood before is gone; where it was pruned it is in the file that the "
+    "prune has archived, which can be given in JOB's place, as in `coordlog state FILE`"
 )
 _IDS_MAX: Final = 5
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

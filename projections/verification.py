@@ -198,7 +198,7 @@ def _record_faults(made: Verified, one: AuditRecord, record: Record) -> Iterator
     if one.timestamp_ms != record.timestamp_us // 1000:
         yield (
             f"the log's time of it is {one.timestamp_ms} ms, and its value says "
-            f"{record.timestamp_us // 1000} ms"
+            f"{record.timestamp_us // 1000} ms: a topic with message.timestamp.type=LogAppendTime does so"
         )
     if record.kind is Kind.TYPE_REGISTERED:
         made.type_count += 1

@@ -262,8 +262,8 @@ def _beginning(log: Log) -> Place:
     if not start:
         return {"offset": -1}
     click.echo(
-        f"the log begins with the snapshot at offset {start}: what is shown is what has changed since; "
-        "what stood before was pruned, and is in the file that the prune has archived",
+        f"the log begins at offset {start}: what is shown is what has changed since; where what stood "
+        "before was pruned, it is in the file that the prune has archived",
         err=True,
     )
     return {"offset": start}

@@ -243,8 +243,9 @@ def _nothing_to_remove(job: str, plan: PrunePlan, *, is_alive: bool) -> None:
         next_step = "keep fewer checkpoints"
     elif plan.state.phase is Phase.FINISHED:
         next_step = (
-            f"open it again (again=True), and {next_step}; where it is not to run any more, "
-            f"`coordlog export {job} FILE` keeps its history, and `coordlog delete {job}` removes the log"
+            f"where it is not to run any more, `coordlog export {job} FILE` keeps its history, and "
+            f"`coordlog delete {job}` removes the log; where all its coordinators are event-sourced, it can be "
+            f"opened again too (again=True): {next_step}"
         )
     raise CommandError(job, f"nothing of its log can be removed: {plan.why_not}", next_step)
 

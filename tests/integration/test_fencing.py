@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.slow]
 
 _ANYWHERE = 3
 """Rounds in which the first driver is stopped at no step, but from outside at some moment."""
-_TRIES = 3
+_TRIES = 5
 """On a machine that is busy with others a job may be over before the step comes."""
 _FINISHED_AT = ("before sweeping", "after the listing")
 """Where the first driver has finished its job: nothing is left by which it could be fenced."""

@@ -17,12 +17,18 @@ from hostile.wire import HostileMessages, hostile_clients
 
 pytestmark = pytest.mark.slow
 
-RECORDS, MESSAGES, CLIENTS, STRANGERS = 150, 1_000, 200, 50
+RECORDS, MESSAGES, CLIENTS, STRANGERS = 400, 1_000, 200, 50
 
 
 @pytest.fixture
 def chance(seed: int) -> random.Random:
     return random.Random(seed)
+
+
+@pytest.fixture(autouse=True)
+def _no_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Each refusal is a line, which would be kept."""
+    caplog.set_level(logging.CRITICAL)
 
 
 def test_each_record_is_void_refused_by_its_offset_or_harmless(
@@ -43,10 +49,9 @@ def test_each_message_is_one_or_a_value_error(chance: random.Random, dose: int) 
 
 
 def test_an_attempt_is_served_beside_clients_that_do_everything_wrong(
-    chance: random.Random, dose: int, caplog: pytest.LogCaptureFixture
+    chance: random.Random, dose: int
 ) -> None:
     """The endpoint and its clients are in this process: what either keeps of a connection is seen."""
-    caplog.set_level(logging.CRITICAL)  # each refusal is a line, which would be kept
     with hostile_clients(chance) as clients, tracing() as memory:
 
         def settled() -> int:

@@ -101,7 +101,7 @@ def test_what_changed_in_a_pruned_log_begins_where_that_begins(log: MemoryLog) -
     assert result.stdout.startswith(f"from offset {start} to offset ")
     assert "+ completed.1" in result.stdout
     assert "launch" not in result.stdout
-    assert f"the log begins with the snapshot at offset {start}: " in result.stderr
+    assert f"the log begins at offset {start}: " in result.stderr
     assert "begins" not in run(log, "diff").stderr
     refused = run(job.log, "state", "--at", "0")
     assert refused.exit_code == Exit.USAGE

@@ -130,7 +130,8 @@ def test_of_one_that_has_finished_it_is_said_how_its_log_can_go() -> None:
     refused = run(job.log, "prune", "job", "--yes")
 
     assert refused.exit_code == Exit.USAGE
-    assert "it has no snapshot; open it again (again=True), and prune it while" in refused.stderr
+    assert "it has no snapshot; where it is not to run any more, `coordlog export" in refused.stderr
+    assert "opened again too (again=True): prune it while it runs" in refused.stderr
     assert "`coordlog export job FILE` keeps its history, and `coordlog delete" in refused.stderr
 
 
