@@ -27,7 +27,7 @@ from coordlog.messages import (
     UpMessage,
 )
 from coordlog.projections.splits import Assigned, SplitsState
-from coordlog.projections.state import JobState
+from coordlog.projections.state import JobState, sorted_values
 
 __all__ = ["input_of", "lost_connection", "registration_of"]
 
@@ -116,8 +116,8 @@ def lost_connection(
 ) -> AttemptLost:
     """The kernel's input for an attempt whose connection is gone (clause B8).
 
-    Its process could not say what it did: where one split alone was assigned to it, it read that;
-    but one that another has taken with it is not to be blamed on what it read.
+    Its process could not say what it did: where one split alone had come to it, it read that; but one
+    that another has taken with it is not to be blamed on what it read.
 
     Args:
         state: Before it.
@@ -127,19 +127,30 @@ def lost_connection(
         is_with_another: See `Losses`.
     """
     subtask, attempt_number = key
-    splits = state.projections.get(source_id)
-    split_id = None
-    if isinstance(splits, SplitsState) and not is_with_another:
-        given = splits.reader(subtask).splits
-        reading = [one for one in given if isinstance(splits.splits.place(one), Assigned)]
-        split_id = reading[0] if len(reading) == 1 else None
     return AttemptLost(
         subtask=subtask,
         attempt_number=attempt_number,
         reason=reason,
-        split_id=split_id,
+        split_id=None if is_with_another else _read_alone(state, source_id, subtask),
         is_with_another=is_with_another,
     )
+
+
+def _read_alone(state: JobState, source_id: str, subtask: int) -> str | None:
+    """The one split that a subtask had to read; None where there were several, or none."""
+    splits = state.projections.get(source_id)
+    if not isinstance(splits, SplitsState):
+        return None
+    places = {one: splits.splits.place(one) for one in splits.reader(subtask).splits}
+    given = {one: place.sequence for one, place in places.items() if isinstance(place, Assigned)}
+    gateway = state.gateways.get((source_id, subtask))
+    on_their_way = set[int]()
+    if gateway is not None:
+        on_their_way = {one.sequence for one in sorted_values(gateway.unacked)}
+    # Of one that was given while another was read, as to who begins with what was given back, no ack has come.
+    reading = [one for one, sequence in given.items() if sequence not in on_their_way]
+    alone = reading or list(given)
+    return alone[0] if len(alone) == 1 else None
 
 
 def registration_of(

@@ -71,7 +71,7 @@ def test_a_real_broker_is_looked_at_and_a_setting_that_loses_history_is_told(
         status, found = doctor("patient")
         assert status == Exit.FAILED
         assert found["topic patient.log, cleanup.policy"]["value"].startswith("compact: ")
-        assert "cleanup.policy is compact" in found["log of job patient"]["value"]
+        assert "log of job patient" not in found, "it is read whatever its settings are"
     finally:
         admin.close()
         log.delete()

@@ -98,6 +98,33 @@ def test_a_skipped_split_does_not_come_back_with_a_local_failover() -> None:
     assert second.accepted.skipped_splits == ()
 
 
+@pytest.mark.parametrize(
+    ("given", "acked", "blamed"),
+    [
+        ((), (), None),
+        (("a",), (), "a"),
+        (("a",), ("a",), "a"),
+        (("a", "b"), ("a",), "a"),  # what is on its way to it is not read
+        (("a", "b"), (), None),
+        (("a", "b"), ("a", "b"), None),
+    ],
+)
+def test_one_that_dies_without_a_word_is_to_be_blamed_on_the_one_split_that_had_come_to_it(
+    given: tuple[str, ...], acked: tuple[str, ...], blamed: str | None
+) -> None:
+    job = job_of("a", "b", "c")
+    attempt = job.register(0)
+    for _ in given:
+        ask(attempt)
+    assert told(job, attempt) == list(given)
+    for event in attempt.got(DeliverEvent)[: len(acked)]:
+        attempt.ack("source", event.event_id)
+    attempt.lose()
+
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.attributes.get("split_id") == blamed
+
+
 @pytest.mark.parametrize("is_batch", [True, False])
 def test_a_skip_survives_a_reset_to_before_the_listing(is_batch: bool) -> None:  # noqa: FBT001, a parameter
     job = job_of("a", "b", is_batch=is_batch)
