@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from coordlog.log.embedded import embedded_broker
-from coordlog.spark_integration import FileSource, local_session
+from coordlog.spark_integration import FileSource, query_session
 from coordlog.spark_integration.dataframes import coordinated
 
 from .command import output_option
@@ -105,8 +105,7 @@ def measure(spark: SparkSession, servers: str, dataset: Dataset, folder: Path, r
 def main(*, quick: bool, output: Path) -> None:
     """Measure queries over coordinated files against Spark's own source, in interleaved rounds."""
     console = Console(width=100)
-    # Spark's own parser runs in the JVM: it gets both of its compilers.
-    spark = local_session(SLOTS, settings={"spark.driver.extraJavaOptions": "-XX:+UseG1GC"})
+    spark = query_session(SLOTS)
     folder = Path(tempfile.mkdtemp())
     try:
         with embedded_broker() as broker:

@@ -177,7 +177,7 @@ def _adopted_before(source: Log, target: Log, job_id: str) -> Adopted | None:
     )
     found = next(adopted, None)
     if found is None:
-        return None
+        return _adopted_before_prune(target, (cluster_id, topic_id)) if start else None
     moved = itertools.islice(_moved(source, job_id), start, None)
     # One that is shorter than what was adopted is older, and has nothing that is not there.
     wanted, there = itertools.islice(moved, found.offset + 1 - start), target.read(start, end)
@@ -194,6 +194,27 @@ def _adopted_before(source: Log, target: Log, job_id: str) -> Adopted | None:
     epoch = read_records(target).state.epoch
     return Adopted(
         record_count=count, cluster_id=cluster_id, topic_id=topic_id, epoch=epoch, is_before=True
+    )
+
+
+def _adopted_before_prune(target: Log, left: tuple[str, str]) -> Adopted | None:
+    """An adoption whose record was pruned since: the state names the logs that the job has left.
+
+    Args:
+        target: The job's log, which begins with a snapshot.
+        left: Cluster id and topic id of the log that the job is to leave.
+    """
+    state, here = read_records(target).state, target.identity
+    launch = state.launch
+    is_here = (launch.get("cluster_id"), launch.get("topic_id")) == (
+        here.cluster_id,
+        here.topic_id,
+    )
+    if not is_here or left not in former_logs(launch):
+        return None
+    cluster_id, topic_id = left
+    return Adopted(
+        record_count=0, cluster_id=cluster_id, topic_id=topic_id, epoch=state.epoch, is_before=True
     )
 
 

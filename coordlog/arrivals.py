@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
+from coordlog.chain import SourceSpec
 from coordlog.kernel.inputs import (
     AttemptLost,
     AttemptRegistered,
@@ -21,6 +22,7 @@ from coordlog.messages import (
     Complete,
     Fail,
     FinishSplit,
+    Marker,
     Register,
     SendEvent,
     SkipSplit,
@@ -30,6 +32,9 @@ from coordlog.projections.splits import Assigned, SplitsState
 from coordlog.projections.state import JobState, sorted_values
 
 __all__ = ["input_of", "lost_connection", "registration_of"]
+
+_HOST_CHARS_MAX: Final = 255
+"""Of a name in DNS."""
 
 
 def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
@@ -87,6 +92,8 @@ def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
             )
         case Fail():
             return _failure_of(subtask, attempt_number, message)
+        case Marker():
+            raise AssertionError("a marker is no input: the runtime takes it")
         case Register():
             return AttemptLost(
                 subtask=subtask,
@@ -99,11 +106,12 @@ def input_of(subtask: int, attempt_number: int, message: UpMessage) -> Input:
 
 def _failure_of(subtask: int, attempt_number: int, message: Fail) -> AttemptLost:
     raised = message.reason.strip().rpartition("\n")[2]
+    at = "" if message.event_id is None else f" (with event {message.event_id})"
     return AttemptLost(
         subtask=subtask,
         attempt_number=attempt_number,
         reason=f"{message.callback} of operator {message.operator_id!r} raised "
-        f"{raised}\n{message.reason}",
+        f"{raised}{at}\n{message.reason}",
         operator_id=message.operator_id,
         split_id=message.split_id,
         event_id=message.event_id,
@@ -112,16 +120,16 @@ def _failure_of(subtask: int, attempt_number: int, message: Fail) -> AttemptLost
 
 
 def lost_connection(
-    state: JobState, source_id: str, key: tuple[int, int], reason: str, *, is_with_another: bool
+    state: JobState, source: SourceSpec, key: tuple[int, int], reason: str, *, is_with_another: bool
 ) -> AttemptLost:
     """The kernel's input for an attempt whose connection is gone (clause B8).
 
-    Its process could not say what it did: where one split alone had come to it, it read that; but one
-    that another has taken with it is not to be blamed on what it read.
+    Its process could not report the split that it read: it is the one that had come to it, or the first of
+    several if the source reads them in order. An attempt that another one has taken with it blames none.
 
     Args:
         state: Before it.
-        source_id: The source.
+        source: The source.
         key: Subtask and attempt number.
         reason: Why the connection is gone.
         is_with_another: See `Losses`.
@@ -131,26 +139,27 @@ def lost_connection(
         subtask=subtask,
         attempt_number=attempt_number,
         reason=reason,
-        split_id=None if is_with_another else _read_alone(state, source_id, subtask),
+        split_id=None if is_with_another else _read_last(state, source, subtask),
         is_with_another=is_with_another,
     )
 
 
-def _read_alone(state: JobState, source_id: str, subtask: int) -> str | None:
-    """The one split that a subtask had to read; None where there were several, or none."""
-    splits = state.projections.get(source_id)
+def _read_last(state: JobState, source: SourceSpec, subtask: int) -> str | None:
+    """The split that a subtask read; None if it had none, or several of a source that reads in no order."""
+    splits = state.projections.get(source.operator_id)
     if not isinstance(splits, SplitsState):
         return None
     places = {one: splits.splits.place(one) for one in splits.reader(subtask).splits}
     given = {one: place.sequence for one, place in places.items() if isinstance(place, Assigned)}
-    gateway = state.gateways.get((source_id, subtask))
+    gateway = state.gateways.get((source.operator_id, subtask))
     on_their_way = set[int]()
     if gateway is not None:
         on_their_way = {one.sequence for one in sorted_values(gateway.unacked)}
     # Of one that was given while another was read, as to who begins with what was given back, no ack has come.
     reading = [one for one, sequence in given.items() if sequence not in on_their_way]
-    alone = reading or list(given)
-    return alone[0] if len(alone) == 1 else None
+    left = reading or list(given)
+    is_known = len(left) == 1 or (bool(left) and source.reads_in_order)
+    return left[0] if is_known else None
 
 
 def registration_of(
@@ -163,7 +172,7 @@ def registration_of(
         stage_run=message.stage_run,
         task_attempt_id=message.task_attempt_id,
         spark_attempt_number=message.spark_attempt_number,
-        host=message.host,
+        host=message.host[:_HOST_CHARS_MAX],
         pid=message.pid,
         is_current_run=is_current_run,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
-from coordlog.causes import chain_of_causes, final_of
+from coordlog.causes import chain_of_causes, final_of, is_of_destination
 from coordlog.chain import Chain
 from coordlog.errors import ClosedError, FencedAttemptError, UsageError
 from coordlog.limits import REASON_CHARS_MAX
@@ -31,6 +31,7 @@ from coordlog.messages import (
     Fenced,
     FinishSplit,
     InjectBarrier,
+    Marker,
     Refused,
     SendEvent,
     SkipSplit,
@@ -39,7 +40,7 @@ from coordlog.messages import (
 from coordlog.open_chain import OpenChain, Place
 from coordlog.payloads import NO_STORE, AttemptPayloads, PayloadOptions
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.subtask import OperatorContext, PollStatus, SkippedSplit
+from coordlog.subtask import Operator, OperatorContext, PollStatus, SkippedSplit, SourceReader
 
 __all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
 
@@ -148,6 +149,8 @@ class AttemptRunner:
         is_over: The reason for which the attempt must assume that it has ended (its connection or
             its lease is gone), or None. Asked before each batch, so that it must be cheap.
         payloads: Where the job keeps large payloads.
+        flush: Returns once all that was put into `outbox` has left this process, so that a process
+            that is killed in the next split has reported the end of the split before.
     """
 
     def __init__(
@@ -160,6 +163,7 @@ class AttemptRunner:
         outbox: Callable[[UpMessage], None],
         is_over: Callable[[], str | None],
         payloads: PayloadOptions = NO_STORE,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
         self.last_barrier = accepted.restored_checkpoint
@@ -176,9 +180,15 @@ class AttemptRunner:
         )
         chain = chain.opening(self._payloads.open)
         self._types = chain.payload_types
-        self._outbox, self._is_over = outbox, is_over
+        self._outbox, self._is_over, self._flush = outbox, is_over, flush
         self._event_count = 0
+        self._pass_count = 0
+        """Messages and steps so far."""
         self._is_silent = False
+        self._is_finishing = False
+        """The reader has said its end."""
+        self._is_finish_due = False
+        """An event has been handled since `finish` answered that it waits."""
         self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
         states: dict[str, list[bytes]] = {}
         for one in accepted.states:
@@ -224,6 +234,7 @@ class AttemptRunner:
             FencedAttemptError: It says that the attempt is over.
             Exception: What a call of the chain raised.
         """
+        self._pass_count += 1
         match message:
             case Fenced():
                 if not message.is_finished:
@@ -231,6 +242,9 @@ class AttemptRunner:
                 self.is_released = True
             case Accepted() | AlreadyFinished() | Refused():
                 raise AssertionError(f"{type(message).__name__} answers a registration only")
+            case Marker():
+                if not self.is_completed:  # its completion has failed all that was not acked
+                    self._outbox(message)
             case DeliverEvent() | InjectBarrier() | CheckpointCompleted() | CheckpointAborted():
                 if not self.is_completed:  # a completion counts as its barriers and acks (F8)
                     self.check_alive()
@@ -245,9 +259,14 @@ class AttemptRunner:
             FencedAttemptError: The attempt is over.
             Exception: What a call of the chain raised.
         """
+        self._pass_count += 1
         self.check_alive()
         if self.is_completed:
             return StepOutcome(status=StepStatus.COMPLETED)
+        if self._is_finishing:
+            if self._is_finish_due:
+                return self._finish()
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
         poll = self._chain.poll()
         match poll.status:
             case PollStatus.BATCH:
@@ -263,22 +282,31 @@ class AttemptRunner:
                         finished=told,
                     )
                 )
+                self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.SPLIT_SKIPPED:
                 assert poll.skipped is not None, "`poll` has looked"
                 rows = self._chain.skip_split(poll.skipped, is_flushed=self._is_flushed)
                 self._tell_skipped(poll.skipped, rows)
+                self._flush()
                 return StepOutcome(status=StepStatus.SPLIT_FINISHED)
             case PollStatus.WAITING:
                 return StepOutcome(status=StepStatus.WAITING, retry_s=poll.retry_s)
             case PollStatus.END:
-                snapshot = self._chain.finish()
-                self.check_alive()
-                self.is_completed = self._is_silent = True
-                self._outbox(Complete(last_barrier=self.last_barrier, snapshot=snapshot))
-                return StepOutcome(status=StepStatus.COMPLETED)
+                return self._finish()
             case _:
                 assert_never(poll.status)
+
+    def _finish(self) -> StepOutcome:
+        """Complete, or wait for the event that an operator waits for (clause M7)."""
+        self._is_finishing, self._is_finish_due = True, False
+        snapshot = self._chain.finish()
+        if snapshot is None:
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
+        self.check_alive()
+        self.is_completed = self._is_silent = True
+        self._outbox(Complete(last_barrier=self.last_barrier, snapshot=snapshot))
+        return StepOutcome(status=StepStatus.COMPLETED)
 
     def _tell_skipped(self, skipped: SkippedSplit, rows: int) -> None:
         self._outbox(
@@ -333,10 +361,24 @@ class AttemptRunner:
         return _Context(self, operator_id, is_coordinated=is_coordinated)
 
     @property
+    def source_id(self) -> str:
+        """The source's operator id."""
+        return self._chain.source_id
+
+    def link(self, operator_id: str) -> Operator | SourceReader:
+        """The reader or the operator that is open under this id, for a test to look into."""
+        return self._chain.link(operator_id)
+
+    @property
     def calling(self) -> tuple[Place, int] | None:
         """The call of the chain that is under way, with its number; any thread."""
         place = self._chain.calling
         return None if place is None else (place, self._chain.call_count)
+
+    @property
+    def progress(self) -> int:
+        """Rises with each message, step and call; any thread. One that stays means a main thread that stands still."""
+        return self._pass_count + self._chain.call_count
 
     def never_returned(self, place: Place, seconds: float, stack: str) -> None:
         """Tell the driver of a call that does not return; any thread. It has the task killed.
@@ -364,13 +406,15 @@ class AttemptRunner:
         if self._is_silent:
             return
         self._is_silent = True
+        final = final_of(error)
         message = Fail(
             operator_id=place.operator_id,
             callback=place.callback,
             reason=_told(error)[-REASON_CHARS_MAX:],
-            split_id=place.split_id,
+            # Failures at a split end in the advice to skip it. A final failure is none, and its split is shown.
+            split_id=place.split_id if final or not is_of_destination(error) else None,
             event_id=place.event_id,
-            final=final_of(error),
+            final=final,
         )
         try:
             self._outbox(message)
@@ -383,6 +427,7 @@ class AttemptRunner:
         match message:
             case DeliverEvent():
                 self._chain.deliver(message)
+                self._is_finish_due = True
                 self._outbox(
                     AckEvent(
                         operator_id=message.operator_id,

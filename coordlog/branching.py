@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from immutables import Map
 
 from coordlog.chain import Chain
 from coordlog.coordinator import CoordinatorProvider
 from coordlog.errors import OptionError, RestoreError
-from coordlog.projections.branches import ahead_of, destinations_in, is_on_the_way
+from coordlog.projections.branches import GOING_BACK, ahead_of, destinations_in, is_on_the_way
 from coordlog.projections.retention import why_not_retained
 from coordlog.projections.state import Granted, JobState, Phase, sorted_items, sorted_values
 
@@ -23,10 +23,6 @@ __all__ = [
     "going_back_to",
     "refuse_earlier_output",
 ]
-
-
-GOING_BACK: Final = "from_checkpoint"
-"""The attribute of `EPOCH_STARTED` that says so."""
 
 
 @runtime_checkable

@@ -40,6 +40,9 @@ class SourceSpec:
     """The user's word that another one than the history has is meant."""
     is_unbounded: bool = False
     """It never ends by itself: no input of a batch job."""
+    reads_in_order: bool = False
+    """A reader reads its splits one after the other, in the order in which they were added: so the first that is not
+    finished is the one at which a process that was killed has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,11 +219,31 @@ class CoordinatorContext(Protocol):
         ...
 
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
-        """What `checkpoint_id` commits and no intent holds yet, in subtask order; -1 at a batch job's end."""
+        """The committables that a checkpoint allows and no intent covers yet, by subtask; -1: a batch job's end."""
         ...
 
-    def commit(self, checkpoint_id: int, intent: Payload) -> None:
-        """Append `COMMIT_INTENT`; once released the operator's sink settles it; its outcome is appended."""
+    def commit(
+        self,
+        checkpoint_id: int,
+        intent: Payload,
+        *,
+        committables: Sequence[CommittableOf] | None = None,
+    ) -> None:
+        """Append `COMMIT_INTENT`; once released the operator's sink settles it; its outcome is appended.
+
+        The job does not finish before every committable is covered by an intent, and fails if neither a call nor a
+        timer of this coordinator is open that could still give one.
+
+        Args:
+            checkpoint_id: The checkpoint that allows it; -1 at a batch job's end.
+            intent: The effect on the outside, as the sink is to settle it.
+            committables: Those that the intent covers, as `committables(checkpoint_id)` returned them; the others stay
+                granted and can be committed later. None: all that `committables(checkpoint_id)` returns now.
+
+        Raises:
+            NoSinkError: The operator has no sink, so that nothing would settle the intent.
+            UsageError: One of `committables` is not granted, or an intent covers it already.
+        """
         ...
 
     def lost_events(self, subtask: int) -> LostEvents:

@@ -81,6 +81,8 @@ class JobFacts:
     """By what its last records name; None where there is no record, or a plan."""
     problem: str = ""
     """Why it could not be."""
+    waiting: str = ""
+    """The splits that its end has left waiting, in words; empty for none, and if the log was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +358,14 @@ def _job(job: JobFacts, topic: TopicFacts, advice: _Advice, now_us: int) -> Iter
             value=f"{ahead_s:,.0f} s ahead of this machine's clock",
             should_be="in the past",
             next_step="let the driver's machine and this one follow the same time",
+        )
+    if job.waiting:
+        yield Finding(
+            grade=Grade.WRONG,
+            what=f"{name}, its splits",
+            value=job.waiting,
+            should_be="each read or skipped when a job finishes",
+            next_step="give these files to another job: this one has not read them",
         )
     yield from _retention(job, topic, advice, now_us)
     if job.plan is not None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from typing import Protocol
 
@@ -21,8 +22,15 @@ from coordlog.claiming import claim_destinations, former_logs, said_of_former_lo
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
-from coordlog.kernel.inputs import StopAsked
-from coordlog.limits import CLOCK_AHEAD_S, REQUEST_TIMEOUT_S, STOP_RECORD_S, STOP_TIMEOUT_S
+from coordlog.kernel.inputs import DriverStops, StopAsked
+from coordlog.limits import (
+    CALLBACK_TIMEOUT_S,
+    CLOCK_AHEAD_S,
+    CLOSE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    STOP_RECORD_S,
+    STOP_TIMEOUT_S,
+)
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.mailbox import MachineClock, Mailbox
@@ -98,6 +106,8 @@ class DriverOptions:
     is_again: bool = False
     """Open the job again, where it has finished."""
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    callback_timeout_s: float = CALLBACK_TIMEOUT_S
+    """Time that a coordinator's callback may take; past it the driver ends (clause A5)."""
     restarts_max: int | None = None
     restart_window_s: float | None = None
     restart_backoff_s: float | None = None
@@ -129,7 +139,11 @@ class Surroundings(Protocol):
         ...
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """Whether the driver of the epoch in force answers, and proves itself."""
+        """Whether the driver of the epoch in force answers, and proves itself.
+
+        Raises:
+            DriverUnknownError: It may live.
+        """
         ...
 
     def end(self) -> None:
@@ -159,12 +173,16 @@ class JobDriver:
         self._on_restored, self._on_progress = on_restored, on_progress
         self._on_released = on_released
         self._requests = Requests(chain.payload_types)
-        self._mailbox = Mailbox(requests=self._requests)
+        self._mailbox = Mailbox(
+            requests=self._requests, callback_timeout_s=options.callback_timeout_s
+        )
         self._runtime: Runtime | None = None
         self._appender: Appender | None = None
         self._restored: Restored | None = None
         self._began_s = time.monotonic()
-        self._is_stopped = False
+        self._closing: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._close_error: BaseException | None = None
         self._stop_checkpoint: int | None = None
         self._state: JobState | None = None
         self._is_begun = False
@@ -176,6 +194,7 @@ class JobDriver:
         Raises:
             RestoreError, RecordError: Refused; nothing was appended.
             DriverAliveError: A live driver holds the job.
+            DriverUnknownError: One may: that it is gone is not proved.
             LogError: The log.
         """
         try:
@@ -215,6 +234,7 @@ class JobDriver:
         self._is_begun = True
         endpoint = self._surroundings.begin(self.driver_id, self._mailbox)
         appender = self._take_over(made, endpoint, mode, self._config(projection, made.state))
+        self._appender = appender  # from here on `_close` ends it, whatever comes
         made.catch_up(self._job_log, appender.end_offset)
         self._payloads.begin(appender.epoch, self.driver_id)
         self._surroundings.took_over()
@@ -227,10 +247,9 @@ class JobDriver:
             from_checkpoint=options.from_checkpoint,
         )
         self._tell_restored(restore, made, began_s)
-        if restore == "finished":
+        if given is None:
             # Another driver has ended it since this one read the log.
             self._state = made.state
-            appender.close()
             return
         branch = branched(made.state, options.from_checkpoint)
         runtime = Runtime(
@@ -248,8 +267,8 @@ class JobDriver:
             on_answer=self._requests.answered,
             payloads=self._payloads,
         )
-        self._runtime, self._appender = runtime, appender
-        self._mailbox.start(runtime, appender, lambda: runtime.begin(given))
+        self._runtime = runtime
+        self._mailbox.start(runtime, appender, partial(runtime.begin, given))
         self._clean_former(appender.epoch, made.end_offset)
 
     def _clean_former(self, epoch: int, end_offset: int) -> None:
@@ -479,6 +498,7 @@ class JobDriver:
                     break  # nobody is there to ack a barrier, and no stage will be started
                 if not state.pending and state.last_checkpoint < first:
                     self.trigger_checkpoint()
+        self._record_end(runtime, by)
         self._mailbox.end()
 
     def _released_state(self, runtime: Runtime, until: float) -> JobState | None:
@@ -494,13 +514,21 @@ class JobDriver:
         runtime = self._runtime
         if runtime is not None:
             self._record_stop(runtime, by, is_wanted=False, is_at_once=True)
+            self._record_end(runtime, by)
             self._mailbox.end()
 
     def _record_stop(self, runtime: Runtime, by: str, *, is_wanted: bool, is_at_once: bool) -> None:
         """Have it in the history, unless the log takes too long."""
         given = StopAsked(by=by, with_checkpoint=is_wanted, is_at_once=is_at_once)
+        self._recorded(lambda released: runtime.stop(given, released))
+
+    def _record_end(self, runtime: Runtime, by: str) -> None:
+        """Have it in the history that the driver is over, unless the log takes too long: a proof on any machine."""
+        self._recorded(lambda released: runtime.stop(DriverStops(by=by), released))
+
+    def _recorded(self, post: Callable[[Callable[[], None]], None]) -> None:
         recorded = threading.Event()
-        self._mailbox.post(lambda: runtime.begin_stop(given, recorded.set))
+        self._mailbox.post(lambda: post(recorded.set))
         until = time.monotonic() + STOP_RECORD_S
         while time.monotonic() < until and not self._mailbox.wait(0):
             if recorded.wait(_STOP_LOOK_S):
@@ -512,11 +540,36 @@ class JobDriver:
         return self._state if self._runtime is None else self._runtime.state
 
     def _close(self) -> None:
-        if self._is_stopped:
-            return
-        self._is_stopped = True
+        """End everything, once; another call waits for the first one's end.
+
+        On a thread of its own: a second Ctrl-C ends the wait for it, and not the closing itself,
+        which would leave threads and the log's writer behind.
+        """
+        if self._closing is None:
+            self._closing = threading.Thread(
+                target=self._close_on_thread, name="coordlog-closing", daemon=True
+            )
+            self._closing.start()
+        # An event first: a `join` that a signal cuts off takes the thread for ended.
+        self._closed.wait()
+        self._closing.join(CLOSE_TIMEOUT_S)
+        error, self._close_error = self._close_error, None
+        if error is not None:
+            raise error
+
+    def _close_on_thread(self) -> None:
+        try:
+            self._close_all()
+        except BaseException as error:  # noqa: BLE001, raised where the end is waited for
+            self._close_error = error
+        finally:
+            self._closed.set()
+
+    def _close_all(self) -> None:
         try:
             self._mailbox.close()
+            if self._runtime is None and self._appender is not None:
+                self._appender.close()
         finally:
             if self._is_begun:
                 self._surroundings.end()

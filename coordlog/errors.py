@@ -9,10 +9,12 @@ One tree, a leaf for each decision that a caller takes::
     │   ├── WrongThreadError         a gateway, a result or a context used outside the mailbox
     │   ├── ClosedError              a coordinator, its context or a job that has ended
     │   ├── GatewayFullError         a closed gateway that holds its limit of events
+    │   ├── NoSinkError              an intent of an operator without a sink
     │   ├── CommandError             a command that this job cannot be given
     │   │   ├── KeepError              a checkpoint that cannot be kept, or let go
     │   │   └── SkipError              a split or an event that cannot be skipped
     │   ├── TooLargeError            a payload above its limit
+    │   ├── TurnLimitError           a turn in which a coordinator does more than it may
     │   └── UnresolvedError          `result()` of a future that nothing has decided yet
     ├── LogError                   the log
     │   ├── LogUnavailableError      no answer within the bound
@@ -27,7 +29,8 @@ One tree, a leaf for each decision that a caller takes::
     │       └── PayloadStoreUnreachableError   it does not answer
     ├── RecordError                the data in the log: offset and what is wrong with it
     ├── RestoreError               the history does not fit this job, or cannot be restored exactly
-    │   └── DriverAliveError         a live driver holds the job
+    │   ├── DriverAliveError         a live driver holds the job
+    │   └── DriverUnknownError       whether a driver holds it cannot be known
     ├── AttemptError               one execution attempt
     │   ├── AttemptNotRunningError   an event's attempt is gone
     │   └── FencedAttemptError       an attempt that a newer one, or its driver, has ended
@@ -41,6 +44,7 @@ One tree, a leaf for each decision that a caller takes::
     ├── SourceError                an input that cannot be read
     │   └── SourceUnavailableError   it, or what is before it, does not let itself be read now
     ├── SinkError                  a destination that cannot be written, or is not ours
+    │   ├── DestinationMisfitError   rows that do not fit its schema: trying again cannot help
     │   ├── JobMovedError            the job was adopted, and goes on there with another log
     │   └── OutOfSpaceError          no space is left there
     ├── JobFailedError             the job has ended as failed, with the chain of reasons
@@ -62,7 +66,9 @@ __all__ = [
     "CommandError",
     "CoordinatorRestartingError",
     "CoordlogError",
+    "DestinationMisfitError",
     "DriverAliveError",
+    "DriverUnknownError",
     "EnvironmentSetupError",
     "FencedAttemptError",
     "FencedError",
@@ -72,6 +78,7 @@ __all__ = [
     "KeepError",
     "LogError",
     "LogUnavailableError",
+    "NoSinkError",
     "NoSuchOperatorError",
     "NotRequestHandlerError",
     "OffsetGapError",
@@ -94,6 +101,7 @@ __all__ = [
     "SourceUnavailableError",
     "TooLargeError",
     "TopicError",
+    "TurnLimitError",
     "UnresolvedError",
     "UsageError",
     "WrongThreadError",
@@ -142,6 +150,19 @@ class OptionError(UsageError):
 
     def __str__(self) -> str:
         return f"{self.option} is {self.value!r}; it must be {self.expected}"
+
+
+class OptionsError(UsageError):
+    """Options that are out of range or do not fit: all of them, not the first."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        return "".join([f"{len(self.problems)} options:", *(f"\n  {one}" for one in self.problems)])
 
 
 class PayloadTypeError(UsageError):
@@ -196,6 +217,20 @@ class GatewayFullError(UsageError):
         )
 
 
+class NoSinkError(UsageError):
+    """An operator without a sink gives an intent, which nothing would settle (clause H4)."""
+
+    def __init__(self, operator_id: str) -> None:
+        super().__init__(operator_id)
+        self.operator_id = operator_id
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator_id!r} gives an intent and has no sink to settle it: set `sink` "
+            "in its provider"
+        )
+
+
 class TooLargeError(UsageError):
     """A payload is above its limit (clause K6)."""
 
@@ -214,6 +249,20 @@ class TooLargeError(UsageError):
         return (
             f"{self.what} is {self.size_bytes} bytes; the limit is {self.limit_bytes}: "
             f"{self.next_step}"
+        )
+
+
+class TurnLimitError(UsageError):
+    """Coordinators do more within one turn than it may hold: most often a handler that sends again without end."""
+
+    def __init__(self, what: str, count: int, limit: int) -> None:
+        super().__init__(what, count, limit)
+        self.what, self.count, self.limit = what, count, limit
+
+    def __str__(self) -> str:
+        return (
+            f"one turn has made {self.count} {self.what}; the limit is {self.limit}: do not send again "
+            "to an attempt that is over, and do the rest in a later turn (`schedule`)"
         )
 
 
@@ -405,6 +454,22 @@ class DriverAliveError(RestoreError):
         )
 
 
+class DriverUnknownError(RestoreError):
+    """The driver of the epoch in force may live: nothing here proves that it does, or that it is gone."""
+
+    def __init__(self, job_id: str, epoch: int, driver_id: str, endpoint: str, why: str) -> None:
+        CoordlogError.__init__(self, job_id, epoch, driver_id, endpoint, why)
+        self.job_id, self.epoch, self.driver_id = job_id, epoch, driver_id
+        self.endpoint, self.why = endpoint, why
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id}: it cannot be known from here whether its driver ({self.driver_id}, "
+            f"epoch {self.epoch}, at {self.endpoint}) lives: {self.why}. Run this where the driver "
+            "ran; if the driver is surely gone, --take-over (in Python `take_over=True`)"
+        )
+
+
 class AttemptError(CoordlogError):
     """One execution attempt."""
 
@@ -544,6 +609,10 @@ class SinkError(CoordlogError):
         return f"{self.where}: {self.problem}; {self.next_step}"
 
 
+class DestinationMisfitError(SinkError):
+    """Rows do not fit the schema of a destination: the same rows will not fit it the next time."""
+
+
 class JobMovedError(SinkError):
     """A job was adopted while its driver lived, and goes on at the destination with another log."""
 
@@ -557,7 +626,8 @@ class JobFailedError(CoordlogError):
 
     Attributes:
         where: Which attempt failed last, and the split that it read; empty where it was none.
-        final: Why no restart was tried, "out of space" or "moved" for two; empty where the restart policy was used up.
+        final: Cause for which no restart was tried, as "out of space", "moved", "misfit"; empty if the restart policy
+            was used up.
     """
 
     def __init__(

@@ -6,7 +6,8 @@ Everything here runs on the mailbox, inside a turn. What the code does becomes a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, assert_never
@@ -26,6 +27,7 @@ from coordlog.errors import (
     AttemptNotRunningError,
     ClosedError,
     GatewayFullError,
+    NoSinkError,
     PayloadTypeError,
     RecordError,
     RequestRefusedError,
@@ -60,9 +62,16 @@ from coordlog.kernel.outputs import (
     CallStart,
     CallSubtaskReset,
 )
-from coordlog.limits import HELD_EVENTS_PER_GATEWAY_MAX, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.limits import (
+    COVERS_CHARS_MAX,
+    HELD_EVENTS_PER_GATEWAY_MAX,
+    PAYLOAD_BYTES_MAX,
+    RECORD_BYTES_MAX,
+)
 from coordlog.payloads import DriverPayloads
-from coordlog.projections.state import JobState, UpEvent, sorted_items
+from coordlog.projections.branches import is_on_the_way
+from coordlog.projections.grants import covering, granted_to
+from coordlog.projections.state import JobState, UpEvent
 from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
 from coordlog.schemas.stored import inline
 
@@ -369,26 +378,34 @@ class _Context:
     def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
         self._slot.check("context.committables")
         # A completion subsumes older ones, of which this coordinator may not have been told (H1).
-        granted = [
-            one
-            for granted_by, grants in sorted_items(self._slot.host.turn.state.granted)
-            if granted_by <= checkpoint_id
-            for one in grants
-        ]
-        granted.sort(key=lambda one: one.subtask)
-        return [
-            CommittableOf(
-                subtask=one.subtask,
-                attempt_number=one.attempt_number,
-                split_id=one.split_id,
-                content=one.content,
-            )
-            for one in granted
-            if one.operator_id == self.operator_id
-        ]
+        granted = self._granted(checkpoint_id)
+        return sorted((one for _, one in granted), key=lambda one: one.subtask)
 
-    def commit(self, checkpoint_id: int, intent: Payload) -> None:
+    def _granted(self, checkpoint_id: int) -> Iterator[tuple[tuple[int, int], CommittableOf]]:
+        state = self._slot.host.turn.state
+        for place, one in granted_to(state, self.operator_id, checkpoint_id):
+            yield (
+                place,
+                CommittableOf(
+                    subtask=one.subtask,
+                    attempt_number=one.attempt_number,
+                    split_id=one.split_id,
+                    content=one.content,
+                ),
+            )
+
+    def commit(
+        self,
+        checkpoint_id: int,
+        intent: Payload,
+        *,
+        committables: Sequence[CommittableOf] | None = None,
+    ) -> None:
         self._slot.check("context.commit")
+        if self._slot.provider.sink is None:
+            raise NoSinkError(self.operator_id)
+        self._check_completed(checkpoint_id)
+        covers = None if committables is None else self._covers(checkpoint_id, committables)
         declared, encoded = self._slot.encode(intent)
         self._slot.host.turn.act(
             GiveCommit(
@@ -396,8 +413,50 @@ class _Context:
                 checkpoint_id=checkpoint_id,
                 payload_type=declared.key,
                 payload=encoded,
+                covers=covers,
             )
         )
+
+    def _check_completed(self, checkpoint_id: int) -> None:
+        """Refuse an intent of a checkpoint that this branch has not completed: no restore could go back below it."""
+        state = self._slot.host.turn.state
+        last = state.last_checkpoint
+        if not is_on_the_way(state, checkpoint_id, last):
+            raise UsageError(
+                f"operator {self.operator_id!r} gives an intent of checkpoint {checkpoint_id}, which has not "
+                f"completed on this branch, whose last one is {last}: give it once "
+                "`notify_checkpoint_complete` is called, with that call's `checkpoint_id`"
+            )
+
+    def _covers(self, checkpoint_id: int, committables: Sequence[CommittableOf]) -> str:
+        """The places of these, of which equal ones are taken from the first on."""
+        wanted = Counter(committables)
+        left = len(committables)
+        places = []
+        for place, one in self._granted(checkpoint_id) if left else ():
+            if wanted[one]:
+                wanted[one] -= 1
+                places.append(place)
+                if len(places) == left:
+                    break
+        if len(places) < left:
+            missing = next(one for one in committables if wanted[one])
+            raise UsageError(
+                f"an intent of operator {self.operator_id!r} names {left - len(places)} committables "
+                f"that checkpoint {checkpoint_id} does not allow or that an intent covers already, "
+                f"the first of subtask {missing.subtask}, attempt {missing.attempt_number}: "
+                f"{missing.content[:80]!r}; take them from `context.committables({checkpoint_id})`"
+            )
+        covers = covering(places)
+        if len(covers) > COVERS_CHARS_MAX:
+            raise TooLargeError(
+                f"the list of the {left} committables that an intent of operator "
+                f"{self.operator_id!r} covers",
+                len(covers),
+                COVERS_CHARS_MAX,
+                "name committables that follow each other in `context.committables`",
+            )
+        return covers
 
     def lost_events(self, subtask: int) -> LostEvents:
         self._slot.check("context.lost_events")
@@ -459,6 +518,20 @@ class CoordinatorHost:
         """Which object serves the operator now; -1 where none does."""
         slot = self._slots.get(operator_id)
         return -1 if slot is None or slot.is_closed else slot.generation
+
+    def open_work(self) -> dict[str, int]:
+        """Number of calls and timers whose handler is still to be called, by operator; those without any left out."""
+        return {
+            operator_id: len(slot.handlers)
+            for operator_id, slot in self._slots.items()
+            if slot.handlers and not slot.is_closed
+        }
+
+    def forget(self, turn_sequence: int) -> None:
+        """Drop the calls and timers of a turn that failed: none of them is started."""
+        for slot in self._slots.values():
+            for key in [one for one in slot.handlers if one[0] == turn_sequence]:
+                del slot.handlers[key]
 
     def make(self, call: Call) -> None:
         """Make one call.

@@ -25,8 +25,17 @@ APPEND_BACKOFF_MAX_S: Final = 2.0
 """The longest pause between two tries: a broker that is back is noticed within it."""
 
 PAYLOAD_OPEN_S: Final = 5.0
-"""How long a driver tries to read a stored payload again: its mailbox waits for it, so far below leases and acks.
-An attempt tries so long to read one, or to store one."""
+"""How long a driver waits for a stored payload, further tries included, besides the time of its bytes: its mailbox
+stands for so long. An attempt begins no further try after it, to read one or to store one."""
+
+PAYLOAD_OPEN_BYTES_PER_S: Final = 16 * 1024 * 1024
+"""The bytes for which that wait grows by a second: the largest payload has 21 s."""
+
+PAYLOAD_TURN_S: Final = 30.0
+"""How long the payloads of one turn may keep the mailbox in all; those that are left count as unreachable."""
+
+PAYLOAD_READS_AT_ONCE: Final = 4
+"""Stored payloads that a restore reads at a time: each may have `STORED_PAYLOAD_BYTES_MAX` in memory."""
 
 PAYLOAD_CALL_S: Final = 60.0
 """One call to the payload store, after which it counts as unreachable: the largest payload at 5 MB a second."""
@@ -64,6 +73,9 @@ PAYLOADS_RECENT_BYTES_MAX: Final = 64 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 900_000
 """One encoded record: below Kafka's default `max.message.bytes` of 1,048,588 with room for key and headers."""
 
+RECORD_ENVELOPE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a record beside the payload, whose own limit is `RECORD_BYTES_MAX`: reasons, names, key and header."""
+
 SNAPSHOT_EVERY_RECORDS: Final = 10_000
 """Records that count from one `SNAPSHOT` to the next: a restore folds as many, half a second's worth, at most twice
 that where the driver died before a new one was released."""
@@ -94,9 +106,29 @@ CLEANED_RECORDS_MAX: Final = 50_000
 CLEANED_FILES_MAX: Final = 1_000
 """Files that it removes there; `coordlog payloads --clean` removes all."""
 
+# --- files from outside ----------------------------------------------------------------------------------------------
+CONTAINER_HEADER_BYTES_MAX: Final = 256 * 1024
+"""Metadata of an exported history: ours have about one thousand bytes."""
+
+CONTAINER_BLOCK_BYTES_MAX: Final = 32 * 1024 * 1024
+"""One block of an exported history, inflated: ours end with the record that passes 16,000 bytes, and a topic may take
+larger records than ours."""
+
+CONFIG_BYTES_MAX: Final = 1024 * 1024
+"""One `coordlog.toml` or file of Kafka's security settings: a thousand times what all keys take."""
+
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 UNRELEASED_TURNS_MAX: Final = 10_000
 """Turns that wait for the log; above this the mailbox takes no input but acknowledgements."""
+
+TURN_RECORDS_MAX: Final = 100_000
+"""Records of what coordinators do within one turn: one that sends again at each failure would never end it."""
+
+TURN_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the payloads of these records: a million splits, assigned at once."""
+
+TURN_CALLS_MAX: Final = 10_000
+"""Calls and timers that coordinators ask for within one turn."""
 
 CALLBACK_TIMEOUT_S: Final = 60.0
 """A callback of a coordinator that takes longer ends the driver, with its stack in the error (clause A5)."""
@@ -112,6 +144,13 @@ WORK_SLOW_S: Final = 600.0
 
 WORK_TIMEOUT_S: Final = 14_400.0
 """How long one `call_async` may take before the driver ends; listings and commits have bounds of their own below it."""
+
+COVERS_CHARS_MAX: Final = 100_000
+"""Characters of the list of the committables that one intent covers: 15,000 that do not follow each other."""
+
+COMMIT_WAIT_S: Final = WORK_TIMEOUT_S
+"""How long a job whose subtasks have all finished waits for the calls and timers of a coordinator that has committables
+to commit: one call may take as long."""
 
 # --- attempts --------------------------------------------------------------------------------------------------------
 LEASE_S: Final = 30.0
@@ -138,6 +177,9 @@ UNRELEASED_EVENTS_PER_ATTEMPT_MAX: Final = 1_000
 UNRELEASED_BYTES_PER_ATTEMPT_MAX: Final = 16 * 1024 * 1024
 """Bytes of one attempt's messages that wait for the log; past it its connection is not read."""
 
+UNRELEASED_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of all attempts' messages that wait for the log; past it no connection with a message that waits is read."""
+
 OUTGOING_MESSAGES_PER_ATTEMPT_MAX: Final = 10_000
 """Messages queued to one attempt; a slower one fails."""
 
@@ -156,6 +198,13 @@ ATTEMPT_SEND_TIMEOUT_S: Final = 180.0
 CONNECT_TIMEOUT_S: Final = 20.0
 """How long connecting, and saying who connects, may take: seconds on a loaded machine."""
 
+STRANGERS_MAX: Final = 256
+"""Connections at once that have not shown the token, TLS handshakes included: a quarter of the usual 1,024 descriptors.
+One more costs the oldest one; each is ended after `CONNECT_TIMEOUT_S`."""
+
+STRANGER_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a connection before its token: a request of coordlog's own has some 300."""
+
 CONNECTION_CLOSE_S: Final = 5.0
 """How long a connection's close may take, with what was sent before; then it is cut."""
 
@@ -168,6 +217,9 @@ SLOTS_TIMEOUT_S: Final = 30.0
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """One message on an attempt's connection."""
 
+RESTORED_STATES_BYTES_MAX: Final = 48 * 1024 * 1024
+"""Bytes of all states that one subtask is restored with, of several former ones: below what may be queued to it."""
+
 HELD_EVENTS_PER_GATEWAY_MAX: Final = 10_000
 """Events that a closed gateway holds (clause G5)."""
 
@@ -177,6 +229,9 @@ CHECKPOINT_TIMEOUT_S: Final = 600.0
 
 CHECKPOINT_ABORTS_IN_A_ROW_MAX: Final = 3
 """After so many timed-out checkpoints in a row the missing attempts are failed."""
+
+FINAL_CHECKPOINTS_MAX: Final = 10
+"""Tries of a stream's last checkpoint before the job fails: with growing pauses three minutes, timeouts not counted."""
 
 RETAINED_CHECKPOINTS: Final = 3
 """Completed checkpoints whose states are kept for a restore."""
@@ -211,7 +266,7 @@ CLOCK_AHEAD_S: Final = 60.0
 """A history whose last record is further ahead of this machine's clock was written, or is read, under a wrong one."""
 
 TAKE_OVER_PROBE_S: Final = 5.0
-"""How long a possible live driver has to prove itself before it counts as gone."""
+"""How long a driver that may live has to prove itself; its silence proves nothing."""
 
 STOP_TIMEOUT_S: Final = 60.0
 """How long a stop with a checkpoint may take before it stops without one."""
@@ -246,6 +301,12 @@ CSV_SAMPLE_BYTES: Final = 16 * 1024 * 1024
 
 CSV_SAMPLE_FILES_MAX: Final = 64
 """Files that are looked into to settle the types of CSV or JSON lines: first, last, evenly between."""
+
+BAD_FILES_TRIED_MAX: Final = 256
+"""Files of a source that are tried one by one once one of them is at fault, to name all in one run: tens of seconds."""
+
+BAD_FILES_NAMED_MAX: Final = 10
+"""Of them in one message; the others are counted."""
 
 WATCH_INTERVAL_S: Final = 5.0
 """Between two listings of a source that is watched; a new file is read after two that have found it the same."""
@@ -319,6 +380,15 @@ BATCH_COMMIT_S: Final = 600.0
 BATCH_SILENCE_S: Final = 15.0
 """How long that writer asks again a driver that is silent: a dropped connection is back by then, or it has ended."""
 
+UNNAMED_WRITES_REMEMBERED: Final = 1_000
+"""Batch writes without a name of which a job's state knows that they are done: a writer asks within seconds."""
+
+NAMED_WRITES_MAX: Final = 100_000
+"""Batch writes with a `write_id` in the life of a job: each is remembered for ever, about 40 bytes of its state."""
+
+FORMER_QUERIES_MAX: Final = 1_000
+"""Queries of a job whose place others have taken: each is remembered, so that none comes back."""
+
 FILES_PER_INTENT: Final = 1_000
 """Files that one commit intent of a file sink names: at 150 bytes each it stays below `PAYLOAD_BYTES_MAX`."""
 
@@ -331,6 +401,9 @@ SPLITS_AT_ONCE_WEIGHT: Final = 8 * 1024 * 1024
 
 SPLITS_PER_PARTITION_MAX: Final = 1_000
 """Splits that one task reads: what is lost with it. A read of more has more partitions."""
+
+STREAM_READERS_MAX: Final = 1_000
+"""Streams that read one service's source and were not given up: what one has not read is not forgotten."""
 
 CLIENT_IDLE_S: Final = 600.0
 """A client's connection that has asked nothing for so long is closed; it may connect again."""

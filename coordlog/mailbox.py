@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from coordlog.causes import UNFIT_WORKERS
 from coordlog.errors import CoordlogError, LogError, UsageError
 from coordlog.kernel.inputs import RequestArrived
 from coordlog.limits import (
@@ -132,6 +133,10 @@ class Mailbox:
     def stage_ended(self, stage_run: int, error: str | None) -> None:
         """See `StageEvents`. Behind what attempts have sent before."""
         self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
+
+    def workers_unfit(self, stage_run: int, reason: str) -> None:
+        """Workers cannot load the job, so that no stage run can: it fails at once. Any thread."""
+        self._offer(lambda runtime: runtime.stage_ended(stage_run, reason, final=UNFIT_WORKERS))
 
     def session_lost(self, stage_run: int, error: CoordlogError) -> None:
         """No stage can run any more. Behind what attempts have sent before; any thread.

@@ -26,12 +26,25 @@ __all__ = [
     "Fenced",
     "FinishSplit",
     "InjectBarrier",
+    "Marker",
     "Refused",
     "Register",
     "SendEvent",
     "SkipSplit",
     "UpMessage",
 ]
+
+
+# --- both ways -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A mark in the order of events: the attempt returns it once it has handled all that came before it.
+
+    So every ack of an event before it reaches the driver before the mark does (clause C4).
+    """
+
+    number: int
+    """The driver's own count."""
 
 
 # --- up: what an attempt says ----------------------------------------------------------------------------------------
@@ -126,7 +139,15 @@ class Fail:
 
 
 UpMessage = (
-    Register | SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit | Complete | Fail
+    Register
+    | SendEvent
+    | AckEvent
+    | AckCheckpoint
+    | FinishSplit
+    | SkipSplit
+    | Complete
+    | Fail
+    | Marker
 )
 
 
@@ -209,5 +230,6 @@ DownMessage = (
     | InjectBarrier
     | CheckpointCompleted
     | CheckpointAborted
+    | Marker
     | Fenced
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -80,7 +80,7 @@ class _Link:
 class OpenChain:
     """The links of one attempt. One thread.
 
-    `open`, then the other methods in any order, `finish` last of those; then `close`, in any case.
+    `open`, then the other methods in any order, rows no more after the first `finish`; then `close`, in any case.
     After a method has raised only `close` may follow.
     """
 
@@ -101,6 +101,8 @@ class OpenChain:
         """Rises with each call."""
         self._links: list[_Link] = []
         self._is_closed = False
+        self._finished_count = 1
+        """Links that have finished: the source, then operator by operator."""
         # Readers read splits in the order in which they were added, so that the first unfinished
         # one is being read. Of splits that came with a restored state nothing is known here: then
         # only the reader can say.
@@ -134,9 +136,7 @@ class OpenChain:
                 link.operator_id, is_coordinated=spec.coordinator is not None
             )
             with self._calling(link, "restore"):
-                states = [
-                    self._payloads.open(one) for one in self._states.get(link.operator_id, ())
-                ]
+                states = self._payloads.open_all(self._states.get(link.operator_id, ()))
             state = states[0] if states else None
             if len(states) > 1:
                 assert spec.merge_states is not None, "a restore without it was refused (clause E7)"
@@ -152,19 +152,40 @@ class OpenChain:
             self._reader.start()
         return let_go
 
-    def finish(self) -> AttemptSnapshot:
+    def finish(self) -> AttemptSnapshot | None:
         """No batch will come: finish each operator, first to last, then take the last snapshots.
 
         What one gives when it finishes goes through those behind it before they finish.
+
+        Returns:
+            None if an operator waits for an event (clause M7): the next call goes on with it.
         """
-        for place, link in enumerate(self._links[1:], start=1):
-            self._pass_on(place, "finish", _operator(link).finish)
+        while self._finished_count < len(self._links):
+            if self._finish_one(self._finished_count):
+                return None
+            self._finished_count += 1
         snapshot = AttemptSnapshot(states=[], committables=[])
         for link in self._links[1:]:
             with self._calling(link, "final_snapshot"):
                 _collect(link, self._sealed(_operator(link).final_snapshot()), snapshot)
         self._check_size("its last snapshot", "final_snapshot", snapshot)
         return snapshot
+
+    def _finish_one(self, place: int) -> bool:
+        """Finish the operator at `place`; whether it waits for an event."""
+        is_waiting = False
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            nonlocal is_waiting
+            given = _operator(self._links[place]).finish()
+            for item in (given,) if given is PollStatus.WAITING else given:
+                if item is PollStatus.WAITING:
+                    is_waiting = True
+                    return
+                yield item
+
+        self._pass_on(place, "finish", rows)
+        return is_waiting
 
     def close(self, failure: BaseException | None, *, is_completed: bool) -> None:
         """Close each link that was made, once, first to last; a second call does nothing.
@@ -423,6 +444,11 @@ class OpenChain:
                 message.states[place] = replace(one, state=self._payloads.store(plain(state)))
 
     # Links
+
+    def link(self, operator_id: str) -> Operator | SourceReader:
+        """The reader or the operator of a link."""
+        link = self._link(operator_id)
+        return link.reader or _operator(link)
 
     @property
     def _reader(self) -> SourceReader:

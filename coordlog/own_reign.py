@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib import metadata
 
-from coordlog.branching import GOING_BACK
 from coordlog.errors import CommandError, PayloadLostError, RecordError, RestoreError
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience, take_over
 from coordlog.log.port import Log, UnstoredRecord
 from coordlog.projections.audit import counting_at
+from coordlog.projections.branches import GOING_BACK
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import DecodedSnapshot, SnapshotUnusableError, state_of
-from coordlog.projections.state import JobState, Phase, sorted_items
+from coordlog.projections.state import MARK, JobState, Phase, sorted_items
 from coordlog.restore import Rebuild, check_identity
 from coordlog.runtime import to_unstored
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
@@ -247,7 +247,7 @@ def _of_the_job(state: JobState) -> dict[str, str]:
     return {
         name: said
         for name, said in sorted_items(state.launch)
-        if not name.startswith("adopted_") and (name != GOING_BACK or is_owed)
+        if not name.startswith(("adopted_", MARK)) and (name != GOING_BACK or is_owed)
     }
 
 
@@ -266,7 +266,9 @@ def _turn(
         is_batch=state.is_batch,
         keeps_finished_splits=False,
     )
-    step = StepBuilder(config=config, state=state, now_us=max(now_us, state.timestamp_us))
+    step = StepBuilder(
+        config=config, state=state, now_us=max(now_us, state.timestamp_us), clock_us=now_us
+    )
     step.add(Kind.FACT, operator_id=operator_id, subtask=subtask, reason=why, value=fact)
     last = len(step.records) - 1
     return [replace(one, turn_remaining=last - n) for n, one in enumerate(step.records)]

@@ -32,7 +32,7 @@ from coordlog.projections.snapshots import (
     state_of,
     undeclared_in,
 )
-from coordlog.projections.splits_codec import SPLITS
+from coordlog.projections.splits_codec import LISTED_SPLITS, SPLITS
 from coordlog.projections.state import JobState, sorted_items
 from coordlog.restore import Rebuild
 from coordlog.schemas.builtin import BUILTIN_PAYLOADS
@@ -49,13 +49,13 @@ from coordlog.snapshots import (
 
 from .own_reign import begin_reign
 
-__all__ = ["COMMAND", "take_own_snapshot", "why_no_own_snapshot"]
+__all__ = ["COMMAND", "projections_of_users", "take_own_snapshot", "why_no_own_snapshot"]
 
 COMMAND: Final = "prune"
 """Whose reign it is, for the record."""
 
 _OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
-    f"{one.name}@{one.version}": one for one in (SPLITS, COMMITS)
+    f"{one.name}@{one.version}": one for one in (SPLITS, LISTED_SPLITS, COMMITS)
 }
 _TYPES: Final = (*BUILTIN_PAYLOADS, *SPLIT_PAYLOADS)
 _REIGN_BYTES: Final = 1_024
@@ -74,6 +74,15 @@ def why_no_own_snapshot(state: JobState) -> str | None:
         if one["coordinated"] and there not in _OWN:
             return f"what the coordinator of operator {one['id']!r} remembers is its own code's"
     return None
+
+
+def projections_of_users(state: JobState) -> tuple[str, ...]:
+    """Projections of coordinators that are not coordlog's own, with their versions and operators."""
+    return tuple(
+        f"{one['projection']} of operator {one['id']!r}"
+        for one in json.loads(state.launch.get("operators", "[]"))
+        if one["coordinated"] and one.get("projection") and one["projection"] not in _OWN
+    )
 
 
 def take_own_snapshot(
@@ -128,7 +137,7 @@ def take_own_snapshot(
             keeps_finished_splits=False,
         )
         now = max(now_us(), after.timestamp_us)
-        step = StepBuilder(config=config, state=after, now_us=now)
+        step = StepBuilder(config=config, state=after, now_us=now, clock_us=now)
         records.extend(_records(step, uses, made.checkpoint_offset, kept_in))
         return records
 

@@ -45,6 +45,7 @@ __all__ = [
     "addressed_in",
     "clean",
     "clean_former",
+    "log_named_in",
     "payload_use",
     "store_named_in",
 ]
@@ -127,6 +128,9 @@ def payload_use(
     reading = _Reading(store, log.identity)
     reading.read(log.read(start, end), begins_with, on_progress)
     there = {one.path for one in listed}
+    if not there.issuperset(reading.addressed):
+        # A living driver has stored and appended since the listing; its payloads are there before its records.
+        there.update(one.path for one in store.listed())
     files = tuple(StoredFile(kept=one, use=reading.use_of(one)) for one in listed)
     return PayloadUse(
         files=files,
@@ -144,20 +148,33 @@ def store_named_in(records: Iterator[StoredRecord]) -> str:
         records: All of a log, from its first record on. One whose beginning is gone, and does not begin with a
             `SNAPSHOT`, names none: what counts in it nobody can tell.
     """
+    return _named_in_epochs(records).get(STORE_ATTRIBUTE, "")
+
+
+def log_named_in(records: Iterator[StoredRecord]) -> tuple[str, str]:
+    """Cluster id and topic id that the newest of these `EPOCH_STARTED` that count names; empty texts if none does.
+
+    Args:
+        records: As `store_named_in` takes them.
+    """
+    named = _named_in_epochs(records)
+    return named.get("cluster_id", ""), named.get("topic_id", "")
+
+
+def _named_in_epochs(records: Iterator[StoredRecord]) -> dict[str, str]:
+    """Attributes of all `EPOCH_STARTED` that count, those of newer ones in place of those of older ones."""
     first = next(records, None)
     if first is None:
-        return ""
+        return {}
     try:
         counting = counting_at(first)
     except RecordError:
-        return ""
-    named = _named_in(first) if first.offset > 0 else ""
+        return {}
+    named = _named_in(first) if first.offset > 0 else {}
     for judged in judge(itertools.chain([first], records), counting):
         if judged.verdict is Verdict.EPOCH:
-            stored = judged.entry
             with suppress(RecordError):
-                record = stored.record()
-                named = record.attributes.get(STORE_ATTRIBUTE, named)
+                named |= judged.entry.record().attributes
     return named
 
 
@@ -173,13 +190,12 @@ def addressed_in(stored: StoredRecord) -> Iterator[PayloadAddress]:
             yield from addresses_among(state_bytes_in(snapshot_in(record)))
 
 
-def _named_in(first: StoredRecord) -> str:
-    """What the snapshot says with which a pruned log begins."""
+def _named_in(first: StoredRecord) -> dict[str, str]:
+    """Attributes of its epoch that the snapshot holds with which a pruned log begins."""
     try:
-        record = first.record()
-        return state_of(record).launch.get(STORE_ATTRIBUTE, "")
+        return dict(state_of(first.record()).launch)
     except (RecordError, SnapshotUnusableError, PayloadLostError):
-        return ""
+        return {}
 
 
 class _Reading:

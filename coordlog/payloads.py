@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -21,11 +22,15 @@ from coordlog.limits import (
     APPEND_BACKOFF_S,
     LOG_TIMEOUT_S,
     PAYLOAD_BYTES_MAX,
+    PAYLOAD_OPEN_BYTES_PER_S,
     PAYLOAD_OPEN_S,
+    PAYLOAD_READS_AT_ONCE,
+    PAYLOAD_TURN_S,
     PAYLOADS_RECENT_BYTES_MAX,
     PAYLOADS_WAITING_BYTES_MAX,
     STORED_PAYLOAD_BYTES_MAX,
 )
+from coordlog.log.answering import NotAnsweredError, answered
 from coordlog.log.payload_store import PayloadStore
 from coordlog.schemas.payload import open_inline
 from coordlog.schemas.stored import (
@@ -208,6 +213,13 @@ class AttemptPayloads:
             return open_inline(data)
         return opened(data, lambda address: self._tried(partial(store.get, address)))
 
+    def open_all(self, given: Sequence[bytes]) -> Sequence[bytes]:
+        """The payloads that stand there, in order; some at a time are read. Raises as `open`."""
+        if len(given) < 2:  # noqa: PLR2004, one needs no thread
+            return [self.open(data) for data in given]
+        with ThreadPoolExecutor(PAYLOAD_READS_AT_ONCE, "coordlog-payload") as readers:
+            return list(readers.map(self.open, given))
+
     def _tried(self, work: Callable[[], R]) -> R:
         until_s = self._patience.clock() + PAYLOAD_OPEN_S
         return self._patience.tried(work, until_s, self._is_over)
@@ -240,6 +252,10 @@ class DriverPayloads:
         self._recent: OrderedDict[str, bytes] = OrderedDict()
         self._recent_bytes = 0
         self._waiting_bytes = 0
+        self._turns_thread = -1
+        """The thread of the turns: the mailbox."""
+        self._turn_waited_s = 0.0
+        """Time that the store has taken of the turn so far."""
 
     @property
     def options(self) -> PayloadOptions:
@@ -288,7 +304,8 @@ class DriverPayloads:
         return address.encode()
 
     def take(self) -> Sequence[HeldPayload]:
-        """All that was sealed since the last call: the next records may address it."""
+        """All that was sealed since the last call: the next records may address it. At the end of each turn."""
+        self._turns_thread, self._turn_waited_s = threading.get_ident(), 0.0
         if not self._made:
             return ()
         with self._lock:
@@ -329,7 +346,8 @@ class DriverPayloads:
     def open(self, data: bytes) -> bytes:
         """The payload that stands there; read from the store where it is not at hand.
 
-        A store that does not answer is asked again for `PAYLOAD_OPEN_S`: the caller waits, mostly the mailbox.
+        A store that does not answer is asked again. The caller, mostly the mailbox, waits for `PAYLOAD_OPEN_S` and the
+        time of the payload's bytes, however long a call hangs, and in one turn for `PAYLOAD_TURN_S` at most.
 
         Raises:
             PayloadLostError: It is addressed, and missing or damaged.
@@ -346,11 +364,32 @@ class DriverPayloads:
             held = self._held.get(address.path)
             at_hand = self._recent.get(address.path) if held is None else held[1]
         if at_hand is None:
-            until_s = self._patience.clock() + PAYLOAD_OPEN_S
-            at_hand = self._patience.tried(partial(store.get, address), until_s)
+            at_hand = self._read(store, address)
             with self._lock:
                 self._remember(address.path, at_hand)
         return at_hand
+
+    def _read(self, store: PayloadStore, address: PayloadAddress) -> bytes:
+        limit_s = PAYLOAD_OPEN_S + address.length / PAYLOAD_OPEN_BYTES_PER_S
+        is_in_turn = threading.get_ident() == self._turns_thread
+        if is_in_turn:
+            limit_s = min(limit_s, max(0.0, PAYLOAD_TURN_S - self._turn_waited_s))
+        began_s = time.monotonic()
+        until_s = self._patience.clock() + limit_s
+        try:
+            return answered(
+                lambda: self._patience.tried(partial(store.get, address), until_s), limit_s
+            )
+        except NotAnsweredError:
+            raise PayloadStoreUnreachableError(
+                store.url,
+                f"reading {address.path} ({address.length} bytes)",
+                f"it has not answered within {limit_s:.1f} s",
+                "see that it works and can be reached, and how fast it is",
+            ) from None
+        finally:
+            if is_in_turn:
+                self._turn_waited_s += time.monotonic() - began_s
 
     def _remember(self, path: str, data: bytes) -> None:
         """Keep the newest at hand: a turn opens what it is about more than once."""

@@ -6,13 +6,13 @@ The stage, the job's end and the turns themselves are the runtime's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordlog.causes import final_of
 from coordlog.chain import Chain
 from coordlog.cleaning import cleaning_of
 from coordlog.errors import SinkError, TooLargeError
-from coordlog.kernel.inputs import AttemptLost, CommitSettled, Input
+from coordlog.kernel.inputs import CommitSettled, Input
 from coordlog.kernel.outputs import (
     AcceptAttempt,
     AnswerFinished,
@@ -31,7 +31,9 @@ from coordlog.messages import (
     CheckpointAborted,
     CheckpointCompleted,
     Fenced,
+    Marker,
     Refused,
+    UpMessage,
 )
 from coordlog.messages import DeliverEvent as DeliverMessage
 from coordlog.messages import InjectBarrier as BarrierMessage
@@ -39,9 +41,12 @@ from coordlog.outside import Connections
 from coordlog.projections.state import JobState
 from coordlog.schemas.payload import Payload, PayloadTypes
 
+from .ack_timers import AckTimers
 from .timers import Timers
 
 __all__ = ["AttemptEffect", "Releasing", "RuntimePort", "Workers"]
+
+_CLEANINGS_MAX: Final = 2
 
 AttemptEffect = (
     AcceptAttempt
@@ -109,20 +114,31 @@ class Releasing:
         self._workers, self._timers = workers, timers
         self._types = chain.payload_types
         self._sinks = {one.operator_id: one.sink for one in chain.coordinators}
-        self._ack_timeout_s = ack_timeout_s
+        self.acks = AckTimers(
+            runtime=runtime, connections=connections, timers=timers, timeout_s=ack_timeout_s
+        )
         self.attempt_of: dict[int, tuple[int, int]] = {}
         """Subtask and attempt number by connection: as of now, released or not."""
         self._connection_of: dict[tuple[int, int], int] = {}
-        self._ack_timers: dict[int, int] = {}
+        self._cleanings: dict[tuple[str, int, int], int] = {}
+        """Cleanings by driver, subtask and number of an attempt that is over."""
         self._settling: dict[int, int] = {}
         """By the sequence of an intent that a sink has in hand: the timer that gives this try up."""
 
     def connection_lost(self, connection_id: int) -> tuple[int, int] | None:
         """Forget a connection; the attempt that it was, if any."""
+        self.acks.forget(connection_id)
         key = self.attempt_of.pop(connection_id, None)
         if key is not None and self._connection_of.get(key) == connection_id:
             del self._connection_of[key]
         return key
+
+    def is_marker(self, connection_id: int, message: UpMessage) -> bool:
+        """Whether the message is a marker that has come back; the timers of acks take it."""
+        if isinstance(message, Marker):
+            self.acks.marker_returned(connection_id)
+            return True
+        return False
 
     def do(self, effect: AttemptEffect, after: JobState) -> None:
         """Do one effect. `after` is the state at the end of the turn that asked for it."""
@@ -150,9 +166,7 @@ class Releasing:
             case FenceAttempt():
                 self._fence(effect, after)
             case StopAckTimer():
-                timer = self._ack_timers.pop(effect.event_id, None)
-                if timer is not None:
-                    self._timers.cancel(timer)
+                self.acks.stop(effect.event_id)
 
     # --- attempts -----------------------------------------------------------------------------
     def _accept(self, effect: AcceptAttempt, after: JobState) -> None:
@@ -189,35 +203,7 @@ class Releasing:
             ),
         )
         if not event.is_loss_tolerant:
-            self._start_ack_timer(effect, self._ack_timeout_s)
-
-    def _start_ack_timer(self, effect: DeliverEvent, delay_s: float) -> None:
-        stalled_s = self._runtime.stalled_s()
-        self._ack_timers[effect.event.event_id] = self._timers.call_later(
-            delay_s, lambda: self._ack_timed_out(effect, stalled_s)
-        )
-
-    def _ack_timed_out(self, effect: DeliverEvent, stalled_before_s: float) -> None:
-        event = effect.event
-        self._ack_timers.pop(event.event_id, None)
-        gateway = self._runtime.state.gateways.get((event.operator_id, event.subtask))
-        if gateway is None or event.event_id not in gateway.unacked:
-            return
-        # Clause C4: what the log kept back while it did not acknowledge may hold the ack.
-        stalled_s = self._runtime.stalled_s() - stalled_before_s
-        if stalled_s > 0:
-            self._start_ack_timer(effect, stalled_s)
-            return
-        self._runtime.handle(
-            AttemptLost(
-                subtask=event.subtask,
-                attempt_number=event.attempt_number,
-                operator_id=event.operator_id,
-                event_id=event.event_id,
-                reason=f"no ack of event {event.event_id} ({event.payload_type}) to operator "
-                f"{event.operator_id!r} within {self._ack_timeout_s:g} s",
-            )
-        )
+            self.acks.delivered(connection, event)
 
     def _tell(self, effect: TellAttempt) -> None:
         connection = self._connection_of.get((effect.subtask, effect.attempt_number))
@@ -241,7 +227,12 @@ class Releasing:
             self._connections.close(connection)
         is_over = after.attempt(effect.subtask, effect.attempt_number) is None
         if is_over and not effect.is_finished:
-            self._clean(effect, after)
+            # At its end, and once more when it is heard of later, since it may have staged something in between.
+            # What it stages after that is swept at the job's end.
+            key = (effect.driver_id, effect.subtask, effect.attempt_number)
+            self._cleanings[key] = self._cleanings.get(key, 0) + 1
+            if self._cleanings[key] <= _CLEANINGS_MAX:
+                self._clean(effect, after)
 
     def _clean(self, effect: FenceAttempt, after: JobState) -> None:
         # By the state of the turn that ended the attempt. A later one may have given up more, and

@@ -10,16 +10,20 @@ from dataclasses import dataclass, replace
 from coordlog.branching import branched, check_begun, check_branch, check_goes_on
 from coordlog.chain import Chain
 from coordlog.errors import OptionError, OutOfRangeError, RecordError, RestoreError
-from coordlog.kernel.inputs import Input, Reopen, Resume, Rollback, Start
+from coordlog.kernel.inputs import Conclude, Input, Reopen, Resume, Rollback, Start
+from coordlog.limits import RESTORED_STATES_BYTES_MAX
 from coordlog.log.port import Log, LogIdentity, StoredRecord
 from coordlog.log.protocol import Place
 from coordlog.operators_fit import check_operators, describe_operators
 from coordlog.payload_cleaning import store_named_in
+from coordlog.projections.attempt_records import required
+from coordlog.projections.checkpoint_digest import metadata_differences
 from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
-from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata
+from coordlog.schemas.builtin import OperatorState
+from coordlog.schemas.checkpoint_metadata import UnknownMetadataError, is_metadata, read_metadata
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import PayloadTypes
@@ -171,10 +175,50 @@ class Rebuild:
             raise RecordError(stored.offset, error.kind, error.problem) from error
         self.record_count += 1
         if record.kind is Kind.CHECKPOINT_COMPLETED:
+            self._check_checkpoint(stored.offset, record)
             self._checkpoint_offsets[self.state.last_checkpoint] = stored.offset
         elif record.kind is Kind.SNAPSHOT and stored.offset not in self._passed_over:
             sequence = header.sequence if header is not None else 0
             self.newest_snapshot = NewestSnapshot(offset=stored.offset, sequence=sequence)
+
+    def check_started_from(self, log: Log) -> None:
+        """Compare the newest checkpoint of the snapshot, from which the fold started, with its record in the log.
+
+        A pruned log may have the snapshot and not that record: the snapshot has a checksum of its own.
+
+        Raises:
+            RecordError: They differ.
+        """
+        offset = self.offset_of(self.state.last_checkpoint)
+        if self.started_at is None or offset is None or offset < log.start_offset():
+            return
+        for stored in log.read(offset, offset + 1):
+            record = stored.record()
+            if record.kind is Kind.CHECKPOINT_COMPLETED and not self._is_opened_since(record):
+                self._check_checkpoint(stored.offset, record)
+
+    def _is_opened_since(self, completed: Record) -> bool:
+        """Whether a further opening has moved the cuts of this checkpoint to itself: `with_opening`."""
+        checkpoint = self.state.completed.get(required(completed.checkpoint_id))
+        cuts = () if checkpoint is None else checkpoint.cuts.values()
+        return any(cut.sequence > required(completed.sequence) for cut in cuts)
+
+    def _check_checkpoint(self, offset: int, record: Record) -> None:
+        """Refuse a checkpoint that the fold here has otherwise than the driver that completed it (clause E9)."""
+        checkpoint = self.state.completed.get(required(record.checkpoint_id))
+        if checkpoint is None:
+            return
+        try:
+            metadata = read_metadata(record.payload_type, record.payload).value
+        except ValueError as error:
+            raise RecordError(offset, record.kind.value, str(error)) from error
+        for difference in metadata_differences(metadata, checkpoint, self.state.types):
+            raise RecordError(
+                offset,
+                record.kind.value,
+                f"{difference}: a restore would give the job a state that it has not had; start the "
+                "version of coordlog that wrote it, and look for altered records with `coordlog verify`",
+            )
 
     def _check_type(self, offset: int, record: Record) -> None:
         key = record.payload_type or ""
@@ -265,6 +309,7 @@ def rebuild(
                 if search.found is None:
                     search = find_snapshot(log, codec, start, end, opened)
             made.begin_at(search)
+            made.check_started_from(log)
         if start > made.end_offset:
             raise _no_beginning(log, start, search)
         reached = time.monotonic()
@@ -318,6 +363,8 @@ def _no_beginning(log: Log, start: int, search: SnapshotSearch) -> RestoreError:
     if start in search.lost:
         said = store_named_in(log.read(start, log.high_watermark()))
         advice = f"see that it can be had from the payload store: the history names {said!r}; or {advice}"
+    elif "projection" in why_not:
+        advice = f"start the version of the job that pruned it, or one with defaults for added fields; or {advice}"
     return RestoreError(
         name,
         f"the snapshot at offset {start}, with which the log begins,",
@@ -454,6 +501,7 @@ def _check_parallelism(
     checkpoint = state.completed.get(state.last_checkpoint)
     if mode not in ("rollback", "again") or checkpoint is None:
         return
+    _check_handed_over(job_id, checkpoint, parallelism)
     for link in chain.links:
         if link.merge_states is not None:
             continue
@@ -470,9 +518,34 @@ def _check_parallelism(
                 )
 
 
+def _check_handed_over(job_id: str, checkpoint: CompletedCheckpoint, parallelism: int) -> None:
+    """Refuse states that are too large to reach a subtask together (clause E7: refused by name, before anything)."""
+    for subtask in range(parallelism):
+        numbers = restored_subtasks(checkpoint.parallelism, parallelism, subtask)
+        states = [one for number in numbers for one in _states_in(checkpoint, number)]
+        size_bytes = sum(len(one.state or b"") for one in states)
+        if size_bytes <= RESTORED_STATES_BYTES_MAX:
+            continue
+        by_operator: dict[str, int] = {}
+        for one in states:
+            by_operator[one.operator_id] = by_operator.get(one.operator_id, 0) + len(
+                one.state or b""
+            )
+        largest = max(sorted(by_operator), key=lambda operator_id: by_operator[operator_id])
+        raise RestoreError(
+            job_id,
+            f"the state of operator {largest!r} in checkpoint {checkpoint.checkpoint_id}",
+            f"of {checkpoint.parallelism} subtasks, of which {len(numbers)} would be one, with "
+            f"{size_bytes} bytes of states, {by_operator[largest]} of them its own,",
+            f"parallelism {parallelism}, with at most {RESTORED_STATES_BYTES_MAX} bytes for a subtask",
+            "run it with more subtasks; states that a checkpoint has put into a payload store "
+            "(--payload-store) do not count",
+        )
+
+
 def _as_taken_over(state: JobState) -> JobState:
     """The state that `first_input` looks at, as far as it looks: as the fold of an `EPOCH_STARTED` makes it."""
-    if state.phase is Phase.FAILED and state.is_batch and state.intents and state.parallelism:
+    if state.phase is Phase.FAILED and state.is_end_committed:
         return replace(state, phase=Phase.ENDING)
     if state.phase in (Phase.STARTING, Phase.ENDING, Phase.FINISHED):
         return state
@@ -482,12 +555,17 @@ def _as_taken_over(state: JobState) -> JobState:
 def _count_states(
     checkpoint: CompletedCheckpoint, subtasks: Sequence[int], operator_id: str
 ) -> int:
-    count = 0
-    for number in subtasks:
-        part = checkpoint.finished.get(number)
-        states = checkpoint.states.get(number, ()) if part is None else part.states
-        count += any(one.operator_id == operator_id and one.state is not None for one in states)
-    return count
+    return sum(
+        one.operator_id == operator_id and one.state is not None
+        for number in subtasks
+        for one in _states_in(checkpoint, number)
+    )
+
+
+def _states_in(checkpoint: CompletedCheckpoint, subtask: int) -> Sequence[OperatorState]:
+    """What a subtask of the checkpoint's own parallelism handed over."""
+    part = checkpoint.finished.get(subtask)
+    return checkpoint.states.get(subtask, ()) if part is None else part.states
 
 
 def first_input(
@@ -513,7 +591,7 @@ def first_input(
     if state.phase is Phase.FINISHED:
         return _after_the_end(chain, is_again=is_again)
     if state.phase is Phase.ENDING:
-        return "settle", None
+        return "settle", Conclude()
     before = state.resumed_phase
     if before is None or before is Phase.STARTING:
         return "start", Start()

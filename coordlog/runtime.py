@@ -24,6 +24,7 @@ from coordlog.kernel.inputs import (
     CheckpointDue,
     CheckpointReleased,
     CheckpointTimedOut,
+    DriverStops,
     FailGlobally,
     Input,
     RegisterType,
@@ -56,14 +57,11 @@ from coordlog.kernel.outputs import (
     StopAckTimer,
     TellAttempt,
 )
-from coordlog.kernel.policy import backoff_s
-from coordlog.kernel.settling import to_settle
-from coordlog.kernel.step import act, due, is_final_owed, is_ready_for_attempts, step
+from coordlog.kernel.step import act, is_ready_for_attempts, step
 from coordlog.limits import (
     GROUP_BYTES_MAX,
     GROUP_RECORDS_MAX,
     REASON_CHARS_MAX,
-    RECORD_BYTES_MAX,
     UNRELEASED_TURNS_MAX,
 )
 from coordlog.log.port import UnstoredRecord
@@ -76,13 +74,14 @@ from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 
 from .arrivals import input_of, lost_connection, registration_of
+from .ending import Ending
 from .looks import Looks
 from .losses import Losses
 from .payloads import DriverPayloads, HeldPayload
 from .releasing import Releasing, Workers
 from .snapshots import NO_SNAPSHOT, NewestSnapshot, SnapshotTaker, snapshot_answer
 from .timers import Clock, Timers
-from .turns import RuntimeOptions, Turn, to_unstored
+from .turns import RuntimeOptions, Turn, check_sizes, fitting_act, fitting_step, to_unstored
 
 __all__ = ["Clock", "Runtime", "RuntimeOptions", "Workers", "to_unstored"]
 
@@ -135,8 +134,11 @@ class Runtime:
             timers=self._timers,
             ack_timeout_s=options.ack_timeout_s,
         )
+        self._ending = Ending(
+            runtime=self, config=config, timers=self._timers, open_work=self.host.open_work
+        )
         self._config, self._options, self._clock = config, options, clock
-        self._source_id, self._losses = chain.source.operator_id, Losses()
+        self._source, self._losses = chain.source, Losses()
         self._connections, self._stage, self._workers = connections, stage, workers
         self._on_released, self._on_answer = on_released, on_answer
         self._snapshots = SnapshotTaker(
@@ -159,8 +161,7 @@ class Runtime:
         self._stage_run = 0
         self._is_stage_running = False
         self._is_stage_cancelled = False
-        self._is_final_retried = False
-        self._is_stopping = False
+        self._is_stopping = self._is_sealed = False
         self.last_released_checkpoint: int | None = None
 
     # --- TurnPort, for the host -----------------------------------------------------------------
@@ -179,14 +180,15 @@ class Runtime:
         """An action of a coordinator's code."""
         turn = self._turn
         assert turn is not None, "inside a turn"
-        self._take(turn, act(self._config, self.state, action, turn.now_us))
+        made = fitting_act(self._config, self.state, action, turn.clock_us)
+        turn.add_acted(made.records)  # before it is taken: what raises appends nothing
+        self._take(turn, made)
 
     def next_call_number(self) -> int:
         """0, 1, 2 … within the turn."""
         turn = self._turn
         assert turn is not None, "inside a turn"
-        turn.call_count += 1
-        return turn.call_count - 1
+        return turn.next_call()
 
     def start_work(
         self, operator_id: str, generation: int, call_number: int, work: Callable[[], Payload]
@@ -289,25 +291,15 @@ class Runtime:
         self._workers.run_closing(close)
 
     # --- turns ----------------------------------------------------------------------------------
-    def begin(self, given: Input | None) -> None:
-        """The first thing of a reign: start, resume or roll back; None where only settling is left."""
-        if given is None:
-            self._settle_left()
-        else:
-            self.handle(given)
+    def begin(self, given: Input) -> None:
+        """The first thing of a reign: start, resume, roll back or conclude."""
+        self.handle(given)
         self.start_checkpoints()
 
-    def _settle_left(self) -> None:
-        turn = self._turn_of_effects()
-        turn.effects += to_settle(self.state)
-        self._waiting.append(turn)
-        following = due(self.state)
-        if following is not None:
-            self.handle(following)
-        self._release_ready()
-
     def handle(self, given: Input, *, connection_id: int | None = None) -> None:
-        """One turn for this input, and those that are due after it."""
+        """One turn for this input, and those that are due after it; none once the driver has stopped."""
+        if self._is_sealed:
+            return
         seen = self._looks.answer(given, self.state)
         if seen is not None:
             self._waiting.append(self._turn_of_effects())
@@ -318,14 +310,15 @@ class Runtime:
             self._take_asked()
             return
         self._run_turn(given, connection_id)
-        following = due(self.state)
+        following = self._ending.following()
         while following is not None and self.outcome is None:
             self._run_turn(following, None)
-            following = due(self.state)
+            following = self._ending.following()
         if self._snapshots.is_due(self.state):
             self._take_snapshot()
         self._start_stage_if_ready()
-        self._retry_final_checkpoint()
+        if self.outcome is None:
+            self._ending.watch()
         self._release_ready()
 
     def _take_asked(self) -> None:
@@ -357,14 +350,15 @@ class Runtime:
         )
 
     def _run_turn(self, given: Input, connection_id: int | None) -> None:
-        now_us = max(self._clock.now_us(), self.state.timestamp_us)
+        clock_us = self._clock.now_us()
         turn = Turn(
             sequence=self.state.next_sequence,
-            now_us=now_us,
+            now_us=max(clock_us, self.state.timestamp_us),
+            clock_us=clock_us,
             after=self.state,
             connection_id=connection_id,
         )
-        first = step(self._config, self.state, given, now_us)
+        first = fitting_step(self._config, self.state, given, clock_us)
         self._turn = turn
         try:
             self._take(turn, first)
@@ -398,6 +392,7 @@ class Runtime:
         turn.records[:] = first.records
         turn.effects[:] = first.effects
         self._calls.clear()
+        self.host.forget(turn.sequence)
         if failure.callback == "fail_job":
             what = f"operator {failure.operator_id!r} failed the job: {failure.cause}"
         else:
@@ -415,7 +410,7 @@ class Runtime:
             event=failure.event,
             final=failure.final,
         )
-        self._take(turn, step(self._config, self.state, given, turn.now_us))
+        self._take(turn, step(self._config, self.state, given, turn.clock_us))
         self._calls.clear()
 
     def _answer_failed(self, call: CallRequest, what: str, now_us: int) -> Step:
@@ -433,6 +428,7 @@ class Runtime:
         if not turn.records and not turn.effects and turn.connection_id is None:
             return
         turn.after = self.state
+        check_sizes(turn.records)
         count = len(turn.records)
         turn.records = [
             evolve(record, turn_remaining=count - 1 - n) if count - 1 - n else record
@@ -444,9 +440,6 @@ class Runtime:
         turn.watched = [n for n, one in enumerate(turn.records) if SnapshotTaker.is_watched(one)]
         for _ in turn.watched:
             self._snapshots.closed()
-        for record, unstored in zip(turn.records, turn.unstored, strict=True):
-            if unstored.size_bytes > RECORD_BYTES_MAX:
-                _log.error("a %s of %d bytes", record.kind.value, unstored.size_bytes)
         self._waiting.append(turn)
 
     # --- the log --------------------------------------------------------------------------------
@@ -493,8 +486,7 @@ class Runtime:
         self._stalled_s = self.stalled_s()
         turns = [self._waiting.popleft() for _ in range(self._in_flight)]
         assert len(offsets) == sum(len(turn.unstored) for turn in turns), "one for each record"
-        self._in_flight = 0
-        first = 0
+        self._in_flight = first = 0
         for turn in turns:
             for n in turn.watched:
                 self._snapshots.released(turn.records[n], offsets[first + n])
@@ -590,8 +582,8 @@ class Runtime:
         turn.effects.append(lambda: self._stage.submit(stage_run))
         self._waiting.append(turn)
 
-    def stage_ended(self, stage_run: int, error: str | None) -> None:
-        """A stage run is over."""
+    def stage_ended(self, stage_run: int, error: str | None, *, final: str = "") -> None:
+        """A stage run is over; `final` says why no other one can help."""
         if stage_run != self._stage_run or not self._is_stage_running:
             return
         is_asked_for = self._is_stage_cancelled
@@ -601,12 +593,11 @@ class Runtime:
             left = [s.subtask for s in sorted_values(state.subtasks) if s.completion is None]
             if left:
                 why = error or "all its tasks ended"
-                self.handle(
-                    FailGlobally(
-                        reason=f"Spark ended stage run {stage_run} although the subtasks "
-                        f"{', '.join(map(str, left))} have not completed: {why}"
-                    )
+                reason = (
+                    f"Spark ended stage run {stage_run} although the subtasks "
+                    f"{', '.join(map(str, left))} have not completed: {why}"
                 )
+                self.handle(FailGlobally(reason=why if final else reason, final=final))
                 return
         self._start_stage_if_ready()
         self._release_ready()
@@ -659,8 +650,8 @@ class Runtime:
             self._register(connection_id, message)
             return
         key = self._releasing.attempt_of.get(connection_id)
-        if key is None:
-            # It was refused as an attempt and has been told so.
+        if key is None or self._releasing.is_marker(connection_id, message):
+            # It was refused as an attempt and has been told so, or this is no input.
             self._connections.released(connection_id, 1)
             return
         self.handle(input_of(key[0], key[1], message), connection_id=connection_id)
@@ -724,7 +715,7 @@ class Runtime:
             self._losses.ended(connection_id)
             return
         together = self._losses.broke(connection_id, self._clock.monotonic_s())
-        given = lost_connection(self.state, self._source_id, key, reason, is_with_another=together)
+        given = lost_connection(self.state, self._source, key, reason, is_with_another=together)
         self.handle(given)
 
     # --- checkpoints and the end ----------------------------------------------------------------
@@ -755,29 +746,17 @@ class Runtime:
         self._refused_recorded = refused
         return True
 
-    def _retry_final_checkpoint(self) -> None:
-        """The last checkpoint of a stream was aborted, and nothing else would bring another."""
-        if self._is_final_retried or not is_final_owed(self.state):
-            return
-        self._is_final_retried = True
-        delay_s = backoff_s(self._config, self.state, self.state.timestamp_us)
-
-        def retry() -> None:
-            self._is_final_retried = False
-            self._trigger()
-
-        self._timers.call_later(delay_s, retry)
-
     @property
     def is_stopping(self) -> bool:
         """Whether the driver has been told to stop."""
         return self._is_stopping
 
-    def begin_stop(self, given: StopAsked, released: Callable[[], None]) -> None:
-        """No new stage, no periodic checkpoint any more; `released` is called once the log has it."""
+    def stop(self, given: StopAsked | DriverStops, released: Callable[[], None]) -> None:
+        """No new stage or periodic checkpoint, and no turn after `DriverStops`; `released` once the log has it."""
         self._is_stopping = True
-        if self.outcome is None and not self.state.is_over:
-            self.handle(given)
+        if self.outcome is None and not self.state.is_over and not self._is_sealed:
+            self._run_turn(given, None)
+        self._is_sealed |= isinstance(given, DriverStops)
         self.when_released(lambda _state: released())
 
     def when_released(self, tell: Callable[[JobState], None]) -> None:

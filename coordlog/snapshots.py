@@ -407,13 +407,14 @@ def find_snapshot(
     for _ in range(SNAPSHOT_CHAIN_MAX):
         if not start <= offset < end:
             break
-        following = _try(log, codec, offset, search, open_payload)
+        is_first = offset == start > 0
+        following = _try(log, codec, offset, search, open_payload, is_first=is_first)
         if search.found is not None or not -1 <= following < offset:
             break
         offset = following
     if search.found is None and 0 < start < end and start not in search.passed_over:
         # Nothing need name the snapshot with which a pruned log begins.
-        _try(log, codec, start, search, open_payload)
+        _try(log, codec, start, search, open_payload, is_first=True)
     for at, why in search.passed_over.items():
         _log.warning("passed over the snapshot at offset=%d of %s: %s", at, log.identity.name, why)
     return search
@@ -431,7 +432,7 @@ def first_snapshot(
         LogUnavailableError: The log does not answer.
     """
     search = SnapshotSearch()
-    _try(log, codec, start, search, open_payload)
+    _try(log, codec, start, search, open_payload, is_first=True)
     return search
 
 
@@ -460,14 +461,20 @@ def _try(
     offset: int,
     search: SnapshotSearch,
     open_payload: Callable[[bytes], bytes],
+    *,
+    is_first: bool,
 ) -> int:
-    """Look at one; returns the offset of the one before it, -1 for none."""
+    """Look at one; returns the offset of the one before it, -1 for none.
+
+    The one with which a pruned log begins (`is_first`) may hold projections' states of an earlier schema: nothing else
+    stands for what was before it. Others are passed over then: the fold of the records is exact.
+    """
     stored = next((one for one in _read(log, offset, offset + 1) if one.offset == offset), None)
     if stored is None or stored.header is None:
         search.passed_over[offset] = "there is no record of this log's format"
         return -1
     try:
-        search.found = _found(stored, codec, open_payload)
+        search.found = _found(stored, codec, open_payload, upcasts=is_first)
     except _OtherRecordError as error:
         search.passed_over[offset] = str(error)
         search.others.add(offset)
@@ -488,14 +495,18 @@ def _read(log: Log, first: int, end: int) -> Iterator[StoredRecord]:
 
 
 def _found(
-    stored: StoredRecord, codec: SnapshotCodec, open_payload: Callable[[bytes], bytes]
+    stored: StoredRecord,
+    codec: SnapshotCodec,
+    open_payload: Callable[[bytes], bytes],
+    *,
+    upcasts: bool,
 ) -> FoundSnapshot:
     header = stored.header
     assert header is not None, "its caller has looked"
     record = stored.record(header=header)
     if record.kind is not Kind.SNAPSHOT or header.turn_remaining:
         raise _OtherRecordError(f"it is a {record.kind.value}, and no snapshot")
-    decoded = codec.decode(snapshot_in(record, open_payload), open_payload)
+    decoded = codec.decode(snapshot_in(record, open_payload), open_payload, upcasts=upcasts)
     state = decoded.state
     there, here = (
         (record.job_id, record.epoch, record.sequence),

@@ -9,7 +9,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ __all__ = [
     "SkippedSplit",
     "Snapshot",
     "SourceReader",
+    "Waiting",
 ]
 
 
@@ -89,6 +90,25 @@ class OperatorContext(Protocol):
         ...
 
 
+class PollStatus(enum.Enum):
+    """What a poll brought."""
+
+    BATCH = "batch"
+    """Rows; poll again."""
+    SPLIT_FINISHED = "split finished"
+    """The end of a split, after all its rows."""
+    SPLIT_SKIPPED = "split skipped"
+    """A split that cannot be read, or not any further, is given up, and the job goes on without it."""
+    WAITING = "waiting"
+    """Nothing now: wait for an event, a barrier, or `retry_s`. Of `finish`: wait for an event."""
+    END = "end"
+    """No more splits will come and all are read."""
+
+
+Waiting = Literal[PollStatus.WAITING]
+"""The answer of a `finish` that is to be called again."""
+
+
 class Operator(ABC):
     """One link of a chain: made anew for each attempt."""
 
@@ -130,8 +150,13 @@ class Operator(ABC):
             pass
         self.end_of_split(split_id)
 
-    def finish(self) -> Iterable[pa.RecordBatch]:
-        """No more batches will come: what is left, for the next operator."""
+    def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
+        """No more batches will come: what is left, for the next operator.
+
+        `PollStatus.WAITING`, alone or as the last item, keeps the attempt from completing: `finish` is
+        called again once an event of any link has been handled (clause M7). Barriers pass meanwhile, and a
+        restore calls `finish` again, so that `snapshot_state` holds what is left by then.
+        """
         return ()
 
     def final_snapshot(self) -> Snapshot:
@@ -140,21 +165,6 @@ class Operator(ABC):
 
     def close(self) -> None:
         """Last call, once, whatever happened."""
-
-
-class PollStatus(enum.Enum):
-    """What a poll brought."""
-
-    BATCH = "batch"
-    """Rows; poll again."""
-    SPLIT_FINISHED = "split finished"
-    """The end of a split, after all its rows."""
-    SPLIT_SKIPPED = "split skipped"
-    """A split that cannot be read, or not any further, is given up, and the job goes on without it."""
-    WAITING = "waiting"
-    """Nothing now: wait for an event, a barrier, or `retry_s`."""
-    END = "end"
-    """No more splits will come and all are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

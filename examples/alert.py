@@ -1,6 +1,8 @@
 """Watches a job that runs, by a streaming query over its history, and says when something is wrong.
 
-    python examples/alert.py JOB BOOTSTRAP_SERVERS [--checkpoint-seconds 60]
+    python examples/alert.py JOB BOOTSTRAP_SERVERS [--checkpoint-seconds 60] [--wait-seconds 3600]
+
+It may be started before the job: it waits for the job's log, for at most `--wait-seconds`.
 
 Two things: an execution attempt, or the whole job, has failed; a checkpoint takes too long, whether
 it still runs or not. What had happened before this was started is not told again, but for what is
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, Row
 
+from coordlog.log.kafka import list_jobs
 from coordlog.spark_integration import history_session, history_stream
 from coordlog.spark_integration.session import plain_interrupts
 
@@ -59,13 +62,30 @@ class Watch:
                 self.tell(f"checkpoint {checkpoint_id} runs since {now_s - began_s:.1f} s")
 
 
+def wait_for_log(job: str, bootstrap_servers: str, limit_s: float) -> bool:
+    """Wait until the job has a log, which its first start makes; False if it has none within `limit_s`."""
+    until_s = time.monotonic() + limit_s
+    is_said = False
+    while job not in list_jobs(bootstrap_servers):
+        if not is_said:
+            print(f"waiting for job {job}: it has no log at {bootstrap_servers} yet", flush=True)
+            is_said = True
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(1)
+    return True
+
+
 def main() -> None:
     """Watch until it is interrupted."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job")
     parser.add_argument("bootstrap_servers")
     parser.add_argument("--checkpoint-seconds", type=float, default=60.0)
+    parser.add_argument("--wait-seconds", type=float, default=3600.0)
     options = parser.parse_args()
+    if not wait_for_log(options.job, options.bootstrap_servers, options.wait_seconds):
+        parser.exit(1, f"job {options.job} has no log after {options.wait_seconds:g} s\n")
 
     def tell(what: str) -> None:
         print(f"ALERT {options.job}: {what}", flush=True)  # or a pager, a chat, a metric

@@ -28,7 +28,8 @@ from coordlog.limits import (
     READ_STALL_S,
     WRITER_CLOSE_TIMEOUT_S,
 )
-from coordlog.schemas.counting import Counting
+from coordlog.schemas.counting import Counting, Verdict, count
+from coordlog.schemas.record import Kind
 
 from . import protocol
 from .port import Log, LogWriter, StoredRecord, UnstoredRecord
@@ -272,26 +273,63 @@ class Appender:
                     self._reading(record)
         except OutOfRangeError as error:
             self._state = protocol.high_watermark(self._state, error.high_watermark)
-            if not isinstance(protocol.next_action(self._state), protocol.Lost):
+            if isinstance(protocol.next_action(self._state), protocol.Lost):
+                return
+            in_force = self._in_force_above()
+            if in_force is None:
                 raise
-            return
+            raise in_force from error
         self._state = protocol.reading_ended(self._state)
         if isinstance(protocol.next_action(self._state), protocol.Append):
             self._discard_writer()
+
+    def _in_force_above(self) -> FencedError | None:
+        """Who is in force, of a log whose records up to here are gone: a newer driver has had it pruned (clause K2).
+
+        A pruned log begins with a `SNAPSHOT`, which counts. None if it does not, or if no newer epoch
+        is in force: then retention has cut the log short.
+        """
+        start, end = self._log.start_offset(), self._log.high_watermark()
+        newest: StoredRecord | None = None
+        counting: Counting | None = None
+        for record in self._log.read(start, end):
+            header = record.header
+            if counting is not None:
+                counting, verdict = count(counting, header)
+                newest = record if verdict is Verdict.EPOCH else newest
+            elif header is None or not _is_snapshot(record):
+                return None
+            else:
+                after = header.sequence + 1
+                newest, counting = record, Counting(header.epoch, after, after)
+        if newest is None or counting is None:
+            return None
+        is_newer = counting.epoch > self.epoch or (
+            self._reading is not None and counting.epoch == self.epoch  # another one took it over
+        )
+        return self._fenced(newest, counting.epoch) if is_newer else None
 
     def _discard_writer(self) -> None:
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close(timeout_s=WRITER_CLOSE_TIMEOUT_S)
 
-    def _fenced(self, in_force: StoredRecord) -> FencedError:
+    def _fenced(self, in_force: StoredRecord, epoch_in_force: int | None = None) -> FencedError:
         try:
             record = in_force.record()
             driver = record.driver_id
         except RecordError:
             driver = f"(of another version, at offset {in_force.offset})"
-        epoch_in_force = self._state.place.counting.epoch
+        if epoch_in_force is None:
+            epoch_in_force = self._state.place.counting.epoch
         return FencedError(self._job_id, self.epoch, epoch_in_force, driver)
+
+
+def _is_snapshot(record: StoredRecord) -> bool:
+    try:
+        return record.record().kind is Kind.SNAPSHOT
+    except RecordError:
+        return False
 
 
 class _Waiting:

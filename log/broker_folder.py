@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from . import broker_limits as limits
-from .broker_state import HOST
+from .broker_state import DATA_FOLDER, HOST
 from .environment_errors import BrokerStartError
 from .java import find_java
 from .on_disk import sync_path
@@ -29,7 +29,6 @@ __all__ = [
     "write_settings",
 ]
 
-DATA_FOLDER: Final = "data"
 LOG_FILE: Final = "broker.log"
 OUTPUT_FILE: Final = "output.log"
 SETTINGS_FILE: Final = "server.properties"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
 from . import broker_limits as limits
+from .environment_errors import BrokerError
+from .on_disk import sync_path
 from .processes import Process, find_process, is_alive
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "BrokerState",
     "answers",
     "client_count",
+    "is_data_in_use",
     "read_state",
     "running_state",
     "write_state",
@@ -29,6 +33,9 @@ __all__ = [
 HOST: Final = "127.0.0.1"
 
 STATE_FILE: Final = "broker.json"
+DATA_FOLDER: Final = "data"
+_DATA_LOCK: Final = ".lock"
+"""Kafka's own, of each data folder."""
 
 _METADATA: Final = 3
 _METADATA_VERSION: Final = 2  # the first that names the cluster
@@ -65,20 +72,53 @@ class BrokerState:
 
 
 def write_state(folder: Path, state: BrokerState) -> None:
-    """Replace the folder's state in one step."""
+    """Replace the folder's state in one step; it is on disk when this returns."""
     unfinished = folder / f"{STATE_FILE}.{state.run}"
     unfinished.write_text(json.dumps(asdict(state), indent=1), "utf-8")
+    sync_path(unfinished)
     unfinished.replace(folder / STATE_FILE)
+    sync_path(folder)
 
 
 def read_state(folder: Path) -> BrokerState | None:
-    """The last start in this folder, running or not; None where there is none that can be read."""
+    """The last start in this folder, running or not; None if there is none that can be read.
+
+    Fields that only a newer version knows are passed over.
+
+    Raises:
+        BrokerError: It cannot be read, and a broker uses the folder: it is another version's.
+    """
+    path = folder / STATE_FILE
     try:
-        found = json.loads((folder / STATE_FILE).read_text("utf-8"))
-        found["java"], found["guard"] = Process(**found["java"]), Process(**found["guard"])
-        return BrokerState(**found)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # of a version to come, or cut short: the data folder has a lock of its own
+        says = json.loads(path.read_text("utf-8"))
+        for name in ("java", "guard"):
+            says[name] = Process(pid=says[name]["pid"], born=says[name]["born"])
+        return BrokerState(**{field.name: says[field.name] for field in fields(BrokerState)})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if not is_data_in_use(folder):
+            return None  # cut short, and no broker is left
+        raise BrokerError(
+            f"a broker uses {folder}, and {path} cannot be read: {error!r:.200}",
+            "another version of coordlog has probably started it: stop it with that one's "
+            "`coordlog broker stop`",
+        ) from error
+
+
+def is_data_in_use(folder: Path) -> bool:
+    """Whether a broker holds the lock of the data folder, which it does from its start to its end."""
+    try:
+        descriptor = os.open(folder / DATA_FOLDER / _DATA_LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def running_state(folder: Path) -> BrokerState | None:

@@ -12,19 +12,22 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
+from uuid import uuid4
 
 import crc32c
 import fastavro
 
-from coordlog.errors import OutOfRangeError, SourceError, UsageError
+from coordlog.errors import OptionError, OutOfRangeError, SourceError, UsageError
 
-from .on_disk import sync_path
+from .container import ContainerHeader, read_header, read_rows
+from .job_id import check_job_id
+from .on_disk import open_plain, sync_path
 from .port import Log, LogIdentity, LogWriter, StoredRecord
 
-__all__ = ["ExportedLog", "write_exported"]
+__all__ = ["ExportedLog", "check_target", "write_exported"]
 
 _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "offset", "type": "long"},
@@ -33,6 +36,7 @@ _FIELDS: Final[list[dict[str, object]]] = [
     {"name": "header", "type": ["null", "bytes"]},
     {"name": "timestamp_ms", "type": "long"},
 ]
+_FIELD_NAMES: Final = tuple(str(field["name"]) for field in _FIELDS)
 _SCHEMA: Final = fastavro.parse_schema(
     {
         "type": "record",
@@ -40,6 +44,11 @@ _SCHEMA: Final = fastavro.parse_schema(
         "fields": [*_FIELDS, {"name": "crc", "type": "long"}],
     }
 )
+_SCHEMA_WITHOUT_CRC: Final = fastavro.parse_schema(
+    {"type": "record", "name": "coordlog.exported_record", "fields": _FIELDS}
+)
+_ROW_BYTES_MIN: Final = 5
+"""Each of the five fields takes at least one."""
 _META: Final = "coordlog."
 _FORMAT: Final = "3"
 _WITHOUT_END: Final = "2"
@@ -51,7 +60,17 @@ _END_KEY: Final = b"end"
 _REDACTED: Final = "redacted"
 _PLACE: Final = struct.Struct(">qq")
 _LENGTH: Final = struct.Struct(">q")
-_DAMAGE: Final = (OSError, ValueError, EOFError, KeyError, TypeError, IndexError, zlib.error)
+_DAMAGE: Final = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    OptionError,
+    zlib.error,
+)
 _PROGRESS_EVERY: Final = 10_000
 
 
@@ -68,8 +87,9 @@ class ExportedLog:
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         try:
-            with self._path.open("rb") as file:
-                self._about = _about(fastavro.reader(file))
+            with open_plain(self._path) as file:
+                self._about = _about(read_header(file))
+            check_job_id(self._about["job_id"])
             self._start, self._end = (int(self._about[n]) for n in ("start_offset", "end_offset"))
             self.job_id = self._about["job_id"]
             self._identity = LogIdentity(
@@ -114,7 +134,7 @@ class ExportedLog:
 
     def _read(self, from_offset: int, to_offset: int) -> Iterator[StoredRecord]:
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 for one in self._rows(file):
                     if one.offset >= to_offset:
                         return
@@ -124,14 +144,12 @@ class ExportedLog:
             raise self._damaged(error) from error
 
     def _rows(self, file: BinaryIO) -> Iterator[StoredRecord]:
-        reader = fastavro.reader(file)
-        format_ = _about(reader)["format"]
+        header = read_header(file)
+        format_ = _about(header)["format"]
         crc, reached, count, has_ended = 0, self._start, 0, False
-        for row in reader:
-            assert isinstance(row, dict), "the schema is a record's"
-            one = StoredRecord(
-                row["offset"], row["key"], row["value"], row["header"], row["timestamp_ms"]
-            )
+        schema = _SCHEMA_WITHOUT_CRC if format_ == _WITHOUT_CRC else _SCHEMA
+        for row in read_rows(file, header, schema, row_bytes_min=_ROW_BYTES_MIN):
+            one = StoredRecord(*(row[name] for name in _FIELD_NAMES))  # type: ignore[arg-type]  # by schema
             crc = _crc(one, crc)
             if one.offset < reached or has_ended:
                 raise ValueError(f"offset {one.offset} stands behind {reached - 1}")
@@ -154,6 +172,12 @@ class ExportedLog:
             raise ValueError(f"it ends at offset {reached}, not at {self._end}")
 
     def _damaged(self, error: Exception) -> SourceError:
+        if isinstance(error, FileNotFoundError):
+            return SourceError(
+                str(self._path),
+                "there is no such file",
+                "name one that `coordlog export JOB FILE` wrote, or a job: its id has no dot and no slash",
+            )
         return SourceError(
             str(self._path),
             f"cannot be read as an exported history: {type(error).__name__}: {error}",
@@ -172,13 +196,19 @@ class ExportedLog:
         """As in the port; nothing is held."""
 
 
-def _about(reader: Any) -> dict[str, str]:  # noqa: ANN401, the library has no type for it
+def _about(header: ContainerHeader) -> dict[str, str]:
     """What the file's metadata say of it."""
-    found: Mapping[str, str] = reader.metadata
+    found = header.metadata
     about = {k.removeprefix(_META): v for k, v in found.items() if k.startswith(_META)}
     if about.get("format") not in _FORMATS:
         raise ValueError(
             f"its format is {about.get('format')}, this version reads {', '.join(_FORMATS)}"
+        )
+    expected = (*_FIELD_NAMES, *(() if about["format"] == _WITHOUT_CRC else ("crc",)))
+    if header.field_names != expected:
+        raise ValueError(
+            f"its rows have the fields {', '.join(header.field_names)[:200]}; an exported history has "
+            f"{', '.join(expected)}"
         )
     return about
 
@@ -207,6 +237,18 @@ def _as_row(one: StoredRecord, crc: int) -> dict[str, object]:
     }
 
 
+def check_target(path: Path, option: str) -> None:
+    """Refuse a path at which no file can be put, or where one would take the place of a device or a pipe.
+
+    Raises:
+        OptionError: It is one; `option` names it.
+    """
+    if not path.parent.is_dir():
+        raise OptionError(option, str(path), f"in a folder that is there: {path.parent} is none")
+    if path.exists() and not path.is_file():
+        raise OptionError(option, str(path), "a plain file: no device, pipe or folder is replaced")
+
+
 def write_exported(
     log: Log,
     job_id: str,
@@ -229,9 +271,11 @@ def write_exported(
         on_progress: Called now and then with the offset reached and the end.
 
     Raises:
+        OptionError: As `check_target`.
         FileExistsError: A file is there.
         SourceError: What was written cannot be read back.
     """
+    check_target(path, "FILE")
     start = log.start_offset()
     end = log.high_watermark() if to_offset is None else to_offset
     identity = log.identity
@@ -263,7 +307,7 @@ def write_exported(
         yield _as_row(last, _crc(last, crc))
 
     metadata = {_META + name: value for name, value in about.items()}
-    codec = "deflate" if redact is None else "null"
+    codec = "null" if is_redacted else "deflate"
     _put(
         path,
         lambda file: fastavro.writer(file, _SCHEMA, rows(), codec=codec, metadata=metadata),
@@ -291,7 +335,9 @@ def _put(
     is_overwriting: bool,
 ) -> None:
     """Write a file, on disk whole and checked before it has its name."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    hidden = path.with_name(
+        f".{path.name}.{uuid4().hex}.tmp"
+    )  # no process number: containers repeat them
     try:
         with hidden.open("xb") as file:
             write(file)

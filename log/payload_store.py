@@ -31,6 +31,8 @@ from coordlog.limits import PAYLOAD_CALL_S, PAYLOAD_LISTING_S, STORED_PAYLOAD_BY
 from coordlog.schemas.stored import PayloadAddress, is_path
 
 from .answering import answered
+from .credentials import refuse_credentials
+from .job_id import check_job_id
 from .on_disk import make_folders, sync_path
 
 __all__ = [
@@ -116,18 +118,22 @@ class PayloadStore:
         job_id: Whose; its payloads are in the folder of that name.
 
     Raises:
-        OptionError: The URL holds credentials, or names no file system that there is.
+        OptionError: The URL holds credentials, or names no file system that there is; or the job id is none.
     """
 
     def __init__(self, url: str, job_id: str) -> None:
         parts = urlsplit(url)
-        if "@" in parts.netloc or parts.query:
+        if "://" in url and (parts.query or parts.fragment):
             hidden = f"{parts.scheme}://…"
             raise OptionError(
-                "payload_store", hidden, "without credentials: they come from the environment"
+                "payload_store",
+                hidden,
+                "without credentials, ? and #: credentials come from the environment",
             )
-        if not url or not job_id:
+        refuse_credentials("payload_store", url)
+        if not url:
             raise OptionError("payload_store", url, "a path, or a URL such as s3://bucket/prefix")
+        check_job_id(job_id)  # it is a folder's name
         self.url = str(Path(_local_path(url)).absolute()) if is_local_url(url) else url.rstrip("/")
         self.job_id = job_id
         self._made: _Files | None = None

@@ -63,7 +63,11 @@ def wait_until_gone(process: Process, limit_s: float) -> bool:
 
 @functools.cache
 def _boot_id() -> str:
-    return _BOOT_ID.read_text("ascii").strip()
+    """Empty if there is none, as in some sandboxes: then the times of two runs are not told apart."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def _born_linux(pid: int) -> str | None:
@@ -85,6 +89,8 @@ def _born_elsewhere(pid: int) -> str | None:
         text=True,
         check=False,
         timeout=limits.PROBE_TIMEOUT_S,
+        # Else the time is written by the time zone and the language of each shell.
+        env={"TZ": "UTC", "LC_ALL": "C"},
     )
     state, _, started = answer.stdout.strip().partition(" ")
     if answer.returncode != 0 or not state or state[0] in _ENDED_STATES:

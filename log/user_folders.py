@@ -25,10 +25,21 @@ def cache_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made when it is missing, open to this user only."""
+    """The folder, made when it is missing, open to this user only.
+
+    `COORDLOG_HOME` and `COORDLOG_CACHE` themselves keep the mode that they have if they are there:
+    each may be the root of a volume, whose owner is another user and which others may use too.
+    """
+    is_given = path in _given_folders() and path.is_dir()
     path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-    path.chmod(_PRIVATE)
+    if not is_given:
+        path.chmod(_PRIVATE)
     return path
+
+
+def _given_folders() -> list[Path]:
+    given = (os.environ.get(CACHE_VARIABLE), os.environ.get(HOME_VARIABLE))
+    return [Path(one).expanduser().absolute() for one in given if one]
 
 
 def _chosen(variable: str, xdg_variable: str, below_home: str) -> Path:

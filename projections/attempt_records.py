@@ -8,17 +8,18 @@ from typing import Final
 
 from immutables import Map
 
-from coordlog.schemas.builtin import AttemptSnapshot, Committable, SplitFinished
+from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
 from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Record
 
+from .failure_times import with_failure
+from .grants import batch_grants
 from .skips import digest_of
 from .state import (
     AttemptState,
     Completion,
     DownEvent,
     GatewayState,
-    Granted,
     HandedOver,
     HeldEvent,
     JobState,
@@ -27,7 +28,6 @@ from .state import (
     SubtaskState,
     UpEvent,
     sorted_items,
-    sorted_values,
 )
 
 __all__ = [
@@ -234,7 +234,9 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
 
 
 def poisoned(poison: Map[str, int], record: Record) -> Map[str, int]:
-    """Failures in a row by event and split, with this failure's."""
+    """Failures in a row by event and split, with this failure's; a final one is not its split's fault."""
+    if "final" in record.attributes:
+        return poison
     for what in ("split_id", "event"):
         if what in record.attributes:
             key = f"{what}:{record.attributes[what]}"
@@ -248,13 +250,11 @@ def subtask_reset(state: JobState, record: Record) -> JobState:
     subtask = evolve(
         state.subtasks[number], restore_from=required(record.checkpoint_id), is_reset=True
     )
-    counted = record.attributes.get("counted", "true") == "true"
-    failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
     return evolve(
         state,
         subtasks=state.subtasks.set(number, subtask),
         stale=tuple(one for one in state.stale if one != number) if state.stale else (),
-        failures_us=failures[-1000:],
+        failures_us=with_failure(state, record, is_counted_by_default=True),
         timeouts_in_a_row=0,
     )
 
@@ -312,40 +312,12 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
             )
     state = evolve(state, gateways=gateways, pending=pending)
     if state.is_batch and state.finished_count == state.parallelism:
+        return evolve(state, phase=Phase.ENDING, granted=state.granted.set(-1, batch_grants(state)))
+    if state.finished_count == state.parallelism:
         return evolve(
-            state, phase=Phase.ENDING, granted=state.granted.set(-1, _batch_grants(state))
-        )
+            state, aborts_in_a_row=0
+        )  # those before are not of the last checkpoint (clause H5)
     return state
-
-
-def _batch_grants(state: JobState) -> tuple[Granted, ...]:
-    """All that a batch job commits at its end: by subtask, then in the order of its making."""
-    grants: list[tuple[int, int, Granted]] = []
-    for kept in sorted_values(state.kept_splits):
-        grants.extend((kept.subtask, kept.sequence, _grant(kept, one)) for one in kept.committables)
-    for subtask in sorted_values(state.subtasks):
-        if subtask.completion is not None:
-            for one in subtask.completion.all_committables():
-                granted = Granted(
-                    operator_id=one.operator_id,
-                    subtask=subtask.subtask,
-                    attempt_number=subtask.completion.attempt_number,
-                    split_id=None,
-                    content=one.content,
-                )
-                grants.append((subtask.subtask, subtask.completion.sequence, granted))
-    grants.sort(key=lambda grant: grant[:2])
-    return tuple(grant for _, _, grant in grants)
-
-
-def _grant(kept: KeptSplit, one: Committable) -> Granted:
-    return Granted(
-        operator_id=one.operator_id,
-        subtask=kept.subtask,
-        attempt_number=kept.attempt_number,
-        split_id=kept.split_id,
-        content=one.content,
-    )
 
 
 def handed(checkpoint_id: int, value: AttemptSnapshot) -> HandedOver:

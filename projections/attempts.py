@@ -13,6 +13,7 @@ from typing import Final
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
 from .payload_json import Fields, PayloadReader
+from .stops import is_driver_stopped
 
 __all__ = [
     "ADD_SPLITS",
@@ -38,6 +39,8 @@ class AttemptEnd(enum.Enum):
     """By itself, by its driver's decision, or with its job."""
     FENCED = "fenced"
     """Its driver's epoch was over before it was."""
+    STOPPED = "stopped"
+    """Its driver was stopped in order, and it with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +163,9 @@ class AttemptFold:
             case Kind.JOB_FAILED:
                 for one in self._attempts.values():
                     one.finish(AttemptEnd.FAILED, record, "the job has failed")
+            case Kind.FACT if is_driver_stopped(record):
+                for one in self._attempts.values():
+                    one.finish(AttemptEnd.STOPPED, record, record.reason)
             case _:
                 pass
 

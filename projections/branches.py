@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from immutables import Map
 
@@ -15,6 +16,7 @@ from coordlog.schemas.record import NO_CHECKPOINT
 from .state import Abandoned, Granted, JobState, sorted_items
 
 __all__ = [
+    "GOING_BACK",
     "abandoned_by_reset",
     "ahead_of",
     "allowed_by",
@@ -23,6 +25,9 @@ __all__ = [
     "kept_numbers",
     "needed_by",
 ]
+
+GOING_BACK: Final = "from_checkpoint"
+"""Attribute of `EPOCH_STARTED`: the older checkpoint that its driver goes back to."""
 
 _Grants = Map[int, tuple[Granted, ...]]
 

@@ -18,6 +18,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Record
 
 from .attempt_records import gateway_of, handed, required, with_attempt
 from .branches import abandoned_by_reset, allowed_by, destinations_in, kept_numbers, needed_by
+from .failure_times import with_failure
 from .state import (
     CompletedCheckpoint,
     Completion,
@@ -43,6 +44,7 @@ __all__ = [
     "checkpoint_acked",
     "checkpoint_completed",
     "checkpoint_triggered",
+    "completed_from",
     "coordinator_checkpointed",
     "reset_to_checkpoint",
     "restored_subtasks",
@@ -142,6 +144,9 @@ def checkpoint_aborted(state: JobState, record: Record) -> JobState:
     state = _open_gateways(state, checkpoint_id, None)
     timed_out = record.attributes.get("timed_out") == "true"
     subsumed = record.attributes.get("subsumed") == "true"
+    if state.finished_count == state.parallelism and not subsumed:
+        # A stream's last: once it has been tried often enough, its reasons are the job's (clause H5).
+        state = evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
     return evolve(
         state,
         pending=state.pending.delete(checkpoint_id),
@@ -169,13 +174,13 @@ def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent,
     return tuple(sorted(events, key=lambda event: event.sequence))
 
 
-def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
-    """`CHECKPOINT_COMPLETED`: where the next failure goes back to, and what may be committed."""
-    checkpoint_id = required(record.checkpoint_id)
-    pending = state.pending[checkpoint_id]
-    completed = CompletedCheckpoint(
-        checkpoint_id=checkpoint_id,
-        sequence=required(record.sequence),
+def completed_from(
+    state: JobState, pending: PendingCheckpoint, sequence: int
+) -> CompletedCheckpoint:
+    """The checkpoint that a whole pending one becomes with the `CHECKPOINT_COMPLETED` at `sequence`."""
+    return CompletedCheckpoint(
+        checkpoint_id=pending.checkpoint_id,
+        sequence=sequence,
         parallelism=state.parallelism,
         cuts=pending.cuts,
         states=pending.acks,
@@ -184,6 +189,13 @@ def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetad
         abandoned=state.abandoned,
         destinations=Map(destinations_in(state.launch.get("operators", "[]"))),
     )
+
+
+def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
+    """`CHECKPOINT_COMPLETED`: where the next failure goes back to, and what may be committed."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = state.pending[checkpoint_id]
+    completed = completed_from(state, pending, required(record.sequence))
     state = _granted(state, pending)
     state = _open_gateways(state, checkpoint_id, None)
     state = _pruned(state, pending)
@@ -331,8 +343,6 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
     for other, _ in sorted_items(retained):
         if other > checkpoint_id and other not in kept:
             retained = retained.delete(other)
-    counted = record.attributes.get("counted", "true") == "true"
-    failures = (*state.failures_us, record.timestamp_us) if counted else state.failures_us
     return evolve(
         state,
         phase=Phase.RUNNING,
@@ -355,7 +365,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         is_restore_owed=checkpoint is not None,
         aborts_in_a_row=0,
         timeouts_in_a_row=0,
-        failures_us=failures[-1000:],
+        failures_us=with_failure(state, record, is_counted_by_default=True),
         projections=projections,
     )
 
@@ -428,7 +438,7 @@ def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int
         return [one for one in sorted_items(pending.attempts) if one[0] not in pending.acks]
     late: dict[int, int] = {}
     for (_, subtask), gateway in sorted_items(state.gateways):
-        if any(event_id in gateway.unacked for event_id in sorted(pending.waiting)):
+        if any(event_id in pending.waiting for event_id in sorted(gateway.unacked)):
             late[subtask] = gateway.attempt_number
     return sorted(late.items())
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
+from .stops import is_driver_stopped
+
 __all__ = ["EpochEnd", "EpochFold", "EpochRow", "epochs"]
 
 
@@ -18,13 +20,15 @@ class EpochEnd(enum.Enum):
     """How a reign ended, as far as the log says."""
 
     OPEN = "open"
-    """No newer one has begun: its driver lives, or was stopped or lost."""
+    """No newer one has begun: its driver lives, or was lost."""
     REPLACED = "replaced"
     """A newer one began before the job had ended."""
     FINISHED = "finished"
     """The job finished in it."""
     FAILED = "failed"
     """The job failed in it."""
+    STOPPED = "stopped"
+    """Its driver was stopped in order, before the job had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ def _after(now: EpochRow, record: Record) -> EpochRow:
             return replace(now, end=EpochEnd.FINISHED)
         case Kind.JOB_FAILED:
             return replace(now, end=EpochEnd.FAILED)
+        case Kind.FACT if is_driver_stopped(record):
+            return replace(now, end=EpochEnd.STOPPED)
         case _:
             return now
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 
+from .stops import is_driver_stopped
+
 __all__ = ["FailureFold", "FailureRow", "FailureScope", "failures"]
 
 
@@ -82,6 +84,9 @@ class FailureFold:
         self._failures: list[FailureRow] = []
         self._without_reset: list[int] = []
         self._without_restart: list[int] = []
+        self._live: set[tuple[int | None, int | None]] = set()
+        self._stopped: set[tuple[int | None, int | None]] = set()
+        """Attempts that were live when their driver was stopped: the next one only tells that they are over."""
 
     def rows(self) -> tuple[FailureRow, ...]:
         """All failures so far, in log order."""
@@ -90,7 +95,14 @@ class FailureFold:
     def apply(self, record: Record) -> None:
         """One more record."""
         scope = _SCOPES.get(record.kind)
-        if scope is not None:
+        attempt = (record.subtask, record.attempt_number)
+        if record.kind is Kind.ATTEMPT_STARTED:
+            self._live.add(attempt)
+        elif record.kind in (Kind.ATTEMPT_FAILED, Kind.SUBTASK_COMPLETED):
+            self._live.discard(attempt)
+        if is_driver_stopped(record):
+            self._stopped = set(self._live)
+        elif scope is not None and attempt not in self._stopped:
             self._failed(record, scope)
         elif record.kind in (Kind.SUBTASK_RESET, Kind.RESET_TO_CHECKPOINT):
             self._reset(record)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from coordlog.schemas.record import NO_CHECKPOINT
 
+from .grants import uncommitted
+from .splits import SplitsState
 from .state import JobState, PendingCheckpoint, Phase, sorted_items
 
 __all__ = ["faults_of"]
@@ -18,6 +20,7 @@ def faults_of(state: JobState) -> tuple[str, ...]:
         *_gateways(state),
         *_checkpoints(state),
         *_commits(state),
+        *_splits(state),
     )
 
 
@@ -111,3 +114,21 @@ def _commits(state: JobState) -> Iterator[str]:
             yield f"an intent of checkpoint {intent.checkpoint_id}, and {last} is the last"
     if state.phase is Phase.FINISHED and state.intents:
         yield f"the job has finished, and {len(state.intents)} intents have no outcome"
+    if state.phase is Phase.FINISHED:
+        for operator_id, count in uncommitted(state).items():
+            yield f"the job has finished, and {count} committables of {operator_id!r} are left"
+
+
+def _splits(state: JobState) -> Iterator[str]:
+    """A job that has finished has read, or skipped, every split that it knows (clause L6)."""
+    if state.phase is not Phase.FINISHED:
+        return
+    for operator_id, splits in sorted_items(state.projections):
+        if not isinstance(splits, SplitsState):
+            continue
+        waiting = splits.unassigned()
+        if waiting:
+            yield (
+                f"the job has finished, and {len(waiting)} of {len(splits.splits)} splits of "
+                f"{operator_id!r} wait, the first {waiting[0]!r}"
+            )

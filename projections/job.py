@@ -25,11 +25,23 @@ from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from . import attempt_records as attempts
 from . import checkpoint_records as checkpoints
 from . import keeps, skips
-from .branches import destinations_in
+from .branches import GOING_BACK, destinations_in
+from .failure_times import with_failure
+from .grants import COVERS, without_covered
 from .lifecycles import JOB
 from .opening import is_opened_again, opened_again, with_opening
 from .operator_projection import OperatorProjection
-from .state import JobState, OpenIntent, Phase, sorted_items
+from .state import (
+    END_COMMITTED,
+    FORMER_DEAD,
+    MARK,
+    DriverStop,
+    JobState,
+    OpenIntent,
+    Phase,
+    sorted_items,
+)
+from .stops import mark_of_stop
 
 __all__ = ["JobProjection"]
 
@@ -156,6 +168,9 @@ class JobProjection:
             return skips.fold_skip(state, record, value)
         if value is not None and _is_keep(record):
             return keeps.fold_keep(state, value)
+        mark = mark_of_stop(record)
+        if mark is not None:
+            return _marked(state, mark)
         typed = _TYPED.get(record.kind)
         return state if typed is None else typed(state, record, value)
 
@@ -164,8 +179,12 @@ class JobProjection:
         changed = checkpoints.reset_to_checkpoint(state, record, initial)
         projections = changed.projections
         for operator_id, one in self._operators.items():
+            before = state.projections[operator_id]
             if one.survives_resets:
-                projections = projections.set(operator_id, state.projections[operator_id])
+                projections = projections.set(operator_id, before)
+            elif one.after_reset is not None:
+                kept = one.after_reset(before, projections[operator_id])
+                projections = projections.set(operator_id, kept)
         return evolve(changed, projections=projections)
 
     def _project(
@@ -227,23 +246,23 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
     phase = state.phase
     resumed = state.resumed_phase if phase is Phase.STARTING else phase
     failed_before = state.phase is Phase.FAILED
-    if failed_before and state.is_batch and state.intents and parallelism:
-        # It failed at settling: from a batch job's last completion on there is no reset. One without
-        # subtasks has none of these, and goes on.
+    if failed_before and state.is_end_committed:
+        # It failed in the middle of its commits: from a batch job's last completion on there is no reset.
         phase = Phase.ENDING
     elif phase not in (Phase.ENDING, Phase.FINISHED):
         phase = Phase.STARTING
     operators = json.loads(says["operators"])
     coordinated = tuple(one["id"] for one in operators if one["coordinated"])
     former = {*state.operators, *state.former_operators}.difference(coordinated)
-    if state.epoch >= 0 and record.job_id != state.job_id:
+    is_another = state.epoch >= 0 and record.job_id != state.job_id
+    if is_another:
         state = _begun_from_another(state, says.get("begun_from", state.job_id))
     return evolve(
         state,
         job_id=record.job_id,
         epoch=record.epoch,
         driver_id=record.driver_id,
-        launch=Map(says),
+        launch=_launch(state, says, is_another=is_another),
         timestamp_us=record.timestamp_us,
         phase=phase,
         resumed_phase=resumed,
@@ -257,6 +276,31 @@ def _epoch_started(state: JobState, record: Record) -> JobState:
         reasons=() if failed_before else state.reasons,
         intents=_tried_afresh(state.intents) if failed_before else state.intents,
     )
+
+
+def _marked(state: JobState, mark: str) -> JobState:
+    return evolve(state, launch=state.launch.set(mark, "true"))
+
+
+def _launch(state: JobState, says: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
+    """What an `EPOCH_STARTED` says, and the marks that hold for its epoch."""
+    launch = Map({name: value for name, value in says.items() if not name.startswith(MARK)})
+    if not is_another and _is_dead(state, says):
+        launch = launch.set(FORMER_DEAD, "true")
+    return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch
+
+
+def _is_dead(state: JobState, says: Mapping[str, str]) -> bool:
+    """Whether a driver has ended without a stop, as of the `EPOCH_STARTED` after it, and no user has said so.
+
+    An epoch without a turn, as that of a command, passes on what the one before it has left.
+    """
+    is_wanted = says.get("take_over") == "true" or GOING_BACK in says
+    if is_wanted or state.driver_stop is not DriverStop.NONE:
+        return False
+    if state.phase is Phase.STARTING:
+        return state.is_former_dead
+    return state.phase in (Phase.RUNNING, Phase.ENDING)
 
 
 def _begun_from_another(state: JobState, begun_from: str) -> JobState:
@@ -318,6 +362,7 @@ def _coordinators_started(state: JobState, record: Record) -> JobState:
         stale=state.stale if is_resume else (),
         is_restore_owed=is_owed,
         owed_complete=state.last_checkpoint if is_owed else None,
+        failures_us=with_failure(state, record, is_counted_by_default=False),
     )
 
 
@@ -345,15 +390,13 @@ def _commit_intent(state: JobState, record: Record) -> JobState:
         payload_type=record.payload_type or "",
         payload=record.payload or b"",
     )
-    granted = state.granted
-    for other, grants in sorted_items(granted):
-        if other <= checkpoint_id:  # a completion subsumes older ones (clause H1)
-            left = tuple(g for g in grants if g.operator_id != operator_id)
-            granted = granted.set(other, left) if left else granted.delete(other)
+    covers = record.attributes.get(COVERS)
+    if state.phase is Phase.ENDING:
+        state = _marked(state, END_COMMITTED)
     return evolve(
         state,
         intents=state.intents.set(sequence, intent),
-        granted=granted,
+        granted=without_covered(state.granted, operator_id, checkpoint_id, covers),
         last_intents=_with_intent(state, operator_id, checkpoint_id),
     )
 

@@ -11,12 +11,15 @@ from coordlog.schemas.record import Kind, Record
 
 from .attempt_records import required
 from .branches import kept_numbers
-from .state import Cut, JobState, SubtaskState, sorted_items
+from .state import END_COMMITTED, Cut, JobState, SubtaskState, sorted_items
 
-__all__ = ["AGAIN", "is_opened_again", "opened_again", "with_opening"]
+__all__ = ["AGAIN", "CONCLUDE", "is_opened_again", "opened_again", "with_opening"]
 
 AGAIN = "again"
 """What `COORDINATORS_STARTED` of a further opening says of how it goes on."""
+
+CONCLUDE = "conclude"
+"""The same of a batch job whose subtasks have all completed: those with committables left are notified again."""
 
 
 def is_opened_again(record: Record) -> bool:
@@ -48,6 +51,7 @@ def opened_again(state: JobState) -> JobState:
         kept_splits=Map(),
         aborts_in_a_row=0,
         timeouts_in_a_row=0,
+        launch=state.launch.delete(END_COMMITTED) if state.is_end_committed else state.launch,
         failures_us=(),
         reasons=(),
     )

@@ -80,7 +80,7 @@ class OperatorProjection(Generic[S]):
     `apply` is given, in log order: every record of its operator that counts, and those of attempts, resets and
     checkpoints. `EVENT_REDELIVERED` comes as the `EVENT_TO_COORDINATOR` that it repeats. The payload is decoded where
     the record has one of a registered type, else None. At `RESET_TO_CHECKPOINT(n)` the state goes back to the cut of n
-    (to `initial` at -1) before the record itself is applied, unless it `survives_resets`.
+    (to `initial` at -1) before the record itself is applied, unless it `survives_resets`; `after_reset` may keep more.
     """
 
     name: str
@@ -92,6 +92,10 @@ class OperatorProjection(Generic[S]):
     the job has no snapshots, and each restore folds its log from the start."""
     survives_resets: bool = False
     """The state is of what has been done outside, such as batches that are committed: no reset undoes that."""
+    goes_on_from: tuple[int, ...] = ()
+    """Earlier versions of it: a snapshot's state of theirs is one that this version may begin with."""
+    after_reset: Callable[[S, S], S] | None = None
+    """The state that a reset leaves, of the state before it and that of its checkpoint; None: the latter."""
 
     @property
     def own_codec(self) -> StateCodec[S] | None:

@@ -18,11 +18,13 @@ from .payload_json import Fields, PayloadReader
 from .skips import skip_command
 from .snapshots import SnapshotUnusableError, state_of
 from .state import Phase, sorted_items
+from .stops import is_driver_stopped
 
 __all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
 
 _DISCOVERED = "coordlog.splits_discovered@"
 _SKIPPED = "coordlog.split_skipped@"
+_WITHDRAWN = "coordlog.splits_withdrawn@"
 _NOT_LISTED = "coordlog.listing_failed@"
 
 
@@ -203,8 +205,17 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
     match record.kind:
         case Kind.EPOCH_STARTED:
             return _epoch_started(state, record)
+        case Kind.FACT if record.attributes.get("closed") == "true":
+            return state  # for a coordinator that was closed: recorded only (clause A6)
         case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
             return _discovered(state, fields)
+        case Kind.FACT if (record.payload_type or "").startswith(_WITHDRAWN):
+            ids = fields.get("split_ids")
+            left = {str(one) for one in ids} if isinstance(ids, list) else set[str]()
+            known = state.known
+            for split_id in sorted(left):
+                known = known.delete(split_id) if split_id in known else known
+            return evolve(state, known=known)
         case Kind.FACT if (record.payload_type or "").startswith(_NOT_LISTED):
             is_first = state.listing_tries == 0
             since_us = record.timestamp_us if is_first else state.listing_failing_since_us
@@ -216,6 +227,8 @@ def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
             )
         case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
             return _skipped(state, record, fields)
+        case Kind.FACT if is_driver_stopped(record):
+            return evolve(state, live=Map())
         case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
             return _attempt(state, record)
         case Kind.SPLIT_FINISHED:

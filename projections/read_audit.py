@@ -69,10 +69,10 @@ class ReadTask:
     spark_attempt_number: int
     host: str
     pid: int
-    began_us: int
+    started_us: int
     """When it first asked; microseconds since 1970, UTC."""
     ended_us: int | None
-    end: TaskEnd
+    status: TaskEnd
     given: int
     """Splits that it was given."""
     finished: int
@@ -135,9 +135,9 @@ class _Task:
     spark_attempt_number: int
     host: str
     pid: int
-    began_us: int
+    started_us: int
     ended_us: int | None = None
-    end: TaskEnd = TaskEnd.READING
+    status: TaskEnd = TaskEnd.READING
     given: int = 0
     finished: set[str] = field(default_factory=set)
     """Ids of splits."""
@@ -242,7 +242,7 @@ class _Fold:
                 spark_attempt_number=_int(fields, "spark_attempt_number"),
                 host=str(fields["host"]),
                 pid=_int(fields, "pid"),
-                began_us=record.timestamp_us,
+                started_us=record.timestamp_us,
             )
         for one in _list(fields, "finished"):
             split_id = str(one["split_id"])
@@ -264,7 +264,7 @@ class _Fold:
         splits = _list(fields, "splits")
         task.given = max(task.given, _int(fields, "position") + len(splits))
         if not splits and len(task.finished) >= task.given:  # it asks before it has read all
-            task.end, task.ended_us = TaskEnd.DONE, record.timestamp_us
+            task.status, task.ended_us = TaskEnd.DONE, record.timestamp_us
         for one in splits:
             split_id = str(one["split_id"])
             if split_id not in read.splits:
@@ -275,7 +275,7 @@ class _Fold:
         key = (record.epoch, _int(fields, "partition"), _int(fields, "task_attempt_id"))
         task = None if read is None else read.tasks.get(key)
         if task is not None:
-            task.end, task.ended_us = TaskEnd.FAILED, record.timestamp_us
+            task.status, task.ended_us = TaskEnd.FAILED, record.timestamp_us
             task.reason = str(fields["reason"])
 
     def _committed(self, record: Record, fields: Fields) -> None:
@@ -310,9 +310,9 @@ def _row(read_id: str, read: _Read) -> ReadRow:
                 spark_attempt_number=one.spark_attempt_number,
                 host=one.host,
                 pid=one.pid,
-                began_us=one.began_us,
+                started_us=one.started_us,
                 ended_us=one.ended_us,
-                end=one.end,
+                status=one.status,
                 given=one.given,
                 finished=len(one.finished),
                 rows=one.rows,

@@ -20,6 +20,7 @@ from immutables import Map
 from coordlog.errors import PayloadLostError, RecordError
 from coordlog.schemas.builtin import JobSnapshot
 from coordlog.schemas.codec import Avro, decode_record, encode_record
+from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.stored import address_in, is_stored, plain
@@ -39,10 +40,10 @@ _OURS: Final = "coordlog."
 """Before the names of our own types: their numbers are counts and places, and stay."""
 _KEPT_FIELDS: Final = frozenset(
     {
-        "by",
         "cluster_id",
         "driver_id",
         "event_type",
+        "fingerprint",
         "former_operators",
         "job_id",
         "operator_id",
@@ -81,6 +82,23 @@ _KEPT_OF_OPERATORS: Final = frozenset({"coordinated", "id", "keeps_state", "proj
 """Of each operator in the attribute `operators`."""
 _EVENT: Final = re.compile(r"(?P<what>.*/)(?P<digest>[0-9a-f]{16})", re.DOTALL)
 """An event as failures name it: by operator, type and the digest of its content."""
+_STOPPED_BY: Final = frozenset({"SIGHUP", "SIGINT", "SIGTERM", "SystemExit", "stop"})
+"""Values of the field `by` that coordlog itself gives; others are the caller's words."""
+_TEXT_ATTRIBUTES: Final = frozenset(
+    {
+        "address",
+        "begun_from",
+        "endpoint",
+        "executor",
+        "host",
+        "location",
+        "name",
+        "path",
+        "payload_store",
+        "where",
+    }
+)
+"""Attributes that are texts of users and machines, even if one looks like a number."""
 _PLAIN_VALUE: Final = re.compile(r"true|false|-?\d+(\.\d+)?")
 
 
@@ -194,7 +212,8 @@ class Redaction:
             return self._event(value)
         if name == "split_id":
             return self.text(value)
-        if name in _KEPT_ATTRIBUTES or _PLAIN_VALUE.fullmatch(value):
+        is_plain = name not in _TEXT_ATTRIBUTES and _PLAIN_VALUE.fullmatch(value)
+        if name in _KEPT_ATTRIBUTES or is_plain:
             return value
         return self.text(value)
 
@@ -223,8 +242,8 @@ class Redaction:
     def _learn(self, key: str, schema_json: str) -> None:
         try:
             schema = _without_logical_types(json.loads(schema_json))
-            self._schemas[key] = Avro(json.dumps(schema)), schema
-        except (ValueError, KeyError, TypeError):
+            self._schemas[key] = foreign_avro(json.dumps(schema)), schema
+        except (ValueError, KeyError, TypeError, RecursionError):
             self._schemas[key] = None
 
     def _payload(self, key: str | None, payload: bytes | None) -> bytes | None:
@@ -357,7 +376,8 @@ class _Walk:
         if kind == "string":
             if self._keeps and name == "digest":
                 return self._digest(value)
-            return value if self._keeps and name in _KEPT_FIELDS else self._text(value)
+            is_name = name in _KEPT_FIELDS or (name == "by" and value in _STOPPED_BY)
+            return value if self._keeps and is_name else self._text(value)
         if kind == "bytes":
             return self._content(value) if self._keeps else bytes(len(value))
         if self._keeps or kind == "null":

@@ -98,6 +98,17 @@ class _Projection:
     name: str
     version: int
     fingerprint: str
+    """Of its codec; of a derived one followed by a space and its schema, from which a later schema is read."""
+
+    @property
+    def encoding(self) -> str:
+        """Fingerprint without the schema: equal ones have equal bytes."""
+        return self.fingerprint.partition(" ")[0]
+
+    @property
+    def schema_json(self) -> str:
+        """Schema of its states; empty of a codec that is not derived."""
+        return self.fingerprint.partition(" ")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,24 +241,34 @@ class SnapshotCodec:
                 operator_id=operator_id,
                 name=one.name,
                 version=one.version,
-                fingerprint="" if one.codec is None else one.codec.fingerprint,
+                fingerprint=_fingerprint_of(one),
             )
             for operator_id, one in self._projection.operators.items()
         ]
 
     def decode(
-        self, snapshot: JobSnapshot, open_payload: Callable[[bytes], bytes] = open_inline
+        self,
+        snapshot: JobSnapshot,
+        open_payload: Callable[[bytes], bytes] = open_inline,
+        *,
+        upcasts: bool = False,
     ) -> DecodedSnapshot:
         """The state in a snapshot, as this job would have folded it.
+
+        Args:
+            snapshot: The snapshot.
+            open_payload: Opens a state that is in the payload store.
+            upcasts: Read states of projections that an earlier schema has encoded: added fields have their defaults,
+                which a fold from the start may not come to.
 
         Raises:
             SnapshotUnusableError: It is damaged, of another version, or another job's.
             PayloadLostError, PayloadStoreError: A projection's state in it stands outside the log, and cannot be had.
         """
         body = _body_of(snapshot)
-        self._check_projections(body)
+        readers = self._readers(body, upcasts=upcasts)
         self._check_types(body)
-        states = self._states_in(body, open_payload)
+        states = self._states_in(body, open_payload, readers)
         here = self._projection.operators
 
         def state_at(operator_id: str, place: object) -> object:
@@ -265,7 +286,12 @@ class SnapshotCodec:
             checkpoint_offset=body.checkpoint_offset,
         )
 
-    def _states_in(self, body: _Body, open_payload: Callable[[bytes], bytes]) -> list[object]:
+    def _states_in(
+        self,
+        body: _Body,
+        open_payload: Callable[[bytes], bytes],
+        readers: Mapping[str, Callable[[bytes], object]],
+    ) -> list[object]:
         """By their places; None for those of an operator that the job does not have any more."""
         held = body.projection_states
         states_bytes = sum(content_length(one.state) for one in held)
@@ -277,14 +303,13 @@ class SnapshotCodec:
             projection = self._projection.operators.get(operator_id)
             if projection is None or projection.codec is None:
                 continue
-            sharing, own = projection.sharing_codec, projection.own_codec
-            read: Callable[[bytes], object]
+            sharing = projection.sharing_codec
             try:
-                if sharing is not None:
-                    read = sharing.reader(open_payload(held[end].state)).state
-                else:
-                    assert own is not None, "it is the one or the other"
-                    read = own.decode
+                read = (
+                    readers[operator_id]
+                    if sharing is None
+                    else sharing.reader(open_payload(held[end].state)).state
+                )
                 for number in range(end if sharing is not None else end + 1):
                     if held[number].operator_id == operator_id:
                         states[number] = read(open_payload(held[number].state))
@@ -294,16 +319,26 @@ class SnapshotCodec:
                 ) from error
         return states
 
-    def _check_projections(self, body: _Body) -> None:
+    def _readers(self, body: _Body, *, upcasts: bool) -> Mapping[str, Callable[[bytes], object]]:
+        """Readers of the projections' states that do not share, by operator."""
         theirs = {one.operator_id: one for one in body.projections}
-        for one in self._refs():
-            there = theirs.get(one.operator_id)
-            if there != one or not one.fingerprint:
+        readers: dict[str, Callable[[bytes], object]] = {}
+        for here in self._refs():
+            there = theirs.get(here.operator_id)
+            versions = (here.version, *self._projection.operators[here.operator_id].goes_on_from)
+            if there is None or there.name != here.name or there.version not in versions:
                 has = "none" if there is None else f"{there.name}@{there.version}"
                 raise SnapshotUnusableError(
-                    f"as the projection of operator {one.operator_id!r} it has {has}, and the job "
-                    f"{one.name}@{one.version}, or another encoding of it"
+                    f"as the projection of operator {here.operator_id!r} it has {has}, and the job "
+                    f"{here.name}@{here.version}"
                 )
+            own = self._projection.operators[here.operator_id].own_codec
+            if there.encoding == here.encoding and here.encoding:
+                if own is not None:
+                    readers[here.operator_id] = own.decode
+                continue
+            readers[here.operator_id] = _upcasting(there, here, own, upcasts=upcasts)
+        return readers
 
     def _check_types(self, body: _Body) -> None:
         """A fold from the start may refuse a type of the log: then it must come to that refusal.
@@ -326,6 +361,34 @@ class SnapshotCodec:
                     f"payload type {undeclared[0]} in it is not one of this job's, which has "
                     "operators that its driver did not have"
                 )
+
+
+def _fingerprint_of(projection: OperatorProjection[Any]) -> str:
+    codec = projection.codec
+    if codec is None:
+        return ""
+    if isinstance(codec, DerivedCodec):
+        return f"{codec.fingerprint} {codec.schema_json}"
+    return codec.fingerprint
+
+
+def _upcasting(
+    there: _Projection, here: _Projection, codec: object, *, upcasts: bool
+) -> Callable[[bytes], object]:
+    """What reads states that the schema of `there` has encoded."""
+    what = (
+        f"the state of the projection {here.name}@{here.version} of operator {here.operator_id!r} has another "
+        f"encoding in it, {there.encoding or 'none'}, than in this job, "
+        f"{here.encoding or 'none'}"
+    )
+    if not upcasts or not isinstance(codec, DerivedCodec) or not there.schema_json:
+        raise SnapshotUnusableError(what)
+    try:
+        return codec.reader_of(there.schema_json)
+    except ValueError as error:
+        raise SnapshotUnusableError(
+            f"{what}: {error}; give each added field a default, and keep the types of the others"
+        ) from error
 
 
 class _Table:

@@ -30,6 +30,7 @@ _DISCOVERED: Final = "coordlog.splits_discovered@"
 NEXT_SPLITS: Final = "coordlog.next_splits@"
 SPLITS_GIVEN: Final = "coordlog.splits_given@"
 SKIPPED: Final = "coordlog.split_skipped@"
+WITHDRAWN: Final = "coordlog.splits_withdrawn@"
 """Before the version of the type that says so."""
 _OF_QUERIES: Final = (Kind.REQUEST, Kind.RESPONSE)
 """What these give to tasks of queries, no reset takes back: the state of reads survives it."""
@@ -48,6 +49,8 @@ class SplitPlace(enum.Enum):
     """What that checkpoint and those before it allow to commit is committed, or is nothing."""
     SKIPPED = "skipped"
     """Not read, or not any further (clause J2)."""
+    WITHDRAWN = "withdrawn"
+    """A later listing has cut its file otherwise, or was told to leave it out; none of its rows was in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,7 @@ class _Thrown:
 class _Split:
     discovered_us: int | None = None
     skipped_because: str | None = None
+    withdrawn_because: str | None = None
     assignments: list[Assignment] = field(default_factory=list)
     holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
     thrown: list[_Thrown] = field(default_factory=list)
@@ -215,11 +219,18 @@ class SplitFold:
     def apply(self, record: Record, fields: Fields | None, attempts: AttemptFold) -> None:
         """One more record, with its payload decoded; `attempts` has it already."""
         match record.kind:
+            case Kind.FACT if record.attributes.get("closed") == "true":
+                pass  # for a coordinator that was closed: recorded only (clause A6)
             case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
                 for split_id in split_ids(fields):
                     split = self._split(record, split_id)
+                    split.withdrawn_because = None
                     if split.discovered_us is None:
                         split.discovered_us = record.timestamp_us
+            case Kind.FACT if (record.payload_type or "").startswith(WITHDRAWN) and fields:
+                ids = fields.get("split_ids")
+                for split_id in ids if isinstance(ids, list) else ():
+                    self._split(record, str(split_id)).withdrawn_because = str(fields.get("why"))
             case Kind.FACT if (record.payload_type or "").startswith(SKIPPED) and fields:
                 self._skipped(record, fields)
             case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
@@ -462,6 +473,8 @@ class SplitFold:
         completion = None if done is None else done.completion
         if split.skipped_because is not None and not is_finished:
             place = SplitPlace.SKIPPED
+        elif done is None and not live and split.withdrawn_because is not None:
+            place = SplitPlace.WITHDRAWN
         elif done is None:
             place = SplitPlace.ASSIGNED if live else SplitPlace.WAITING
         elif completion is None:

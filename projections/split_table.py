@@ -8,7 +8,7 @@ found by a name is found by an index, which no snapshot holds.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, cast, overload
@@ -297,6 +297,51 @@ class SplitTable(Mapping[str, KnownSplit]):
             kept = places[number][:left] if number == full else ()
             places = places.set(number, kept) if kept else places.delete(number)
         return SplitTable(pages=pages, tail=tail, places=places, ordinals=ordinals)
+
+    def continued(self, later: SplitTable, place_of: Callable[[str], Place]) -> SplitTable:
+        """With the splits that `later` has beside these, in its order, each in the place that `place_of` says.
+
+        Shares the pages of `later`, unless that is no longer an extension of this one.
+        """
+        first = len(self)
+        if any(self.name_at(n) != later.name_at(n) for n in range(min(first, len(later)))):
+            return self.extended(later.in_order(), place_of)
+        if len(later) <= first:
+            return self
+        places: Map[int, tuple[Place, ...]] = Map()
+        for number in range(len(later.places)):
+            start = number * PAGE_SPLITS
+            known = self.places.get(number, ())
+            fresh = range(start + len(known), min(start + PAGE_SPLITS, len(later)))
+            places = places.set(number, (*known, *(place_of(later.name_at(n)) for n in fresh)))
+        return replace(later, places=places)
+
+    def replaced(self, splits: Iterable[Split]) -> SplitTable:
+        """With these splits in the place of those that have their ids. Raises KeyError."""
+        by_page: dict[int, dict[int, Split]] = {}
+        for one in splits:
+            number, within = divmod(self.ordinals[one.split_id], PAGE_SPLITS)
+            by_page.setdefault(number, {})[within] = one
+        pages, tail = self.pages, self.tail
+        for number, changed in by_page.items():
+            page = pages.get(number)
+            known = tail if page is None else page.splits()
+            new = tuple(changed.get(within, split) for within, split in enumerate(known))
+            if page is None:
+                tail = new
+            else:
+                pages = pages.set(number, _page_of(new))
+        return replace(self, pages=pages, tail=tail)
+
+    def without(self, names: Collection[str]) -> SplitTable:
+        """Without these splits: those behind them move up in the order of discovery."""
+        left = frozenset(names)
+        ordinals = [self.ordinals[name] for name in left if name in self.ordinals]
+        if not ordinals:
+            return self
+        first = min(ordinals)
+        kept = [self.split_at(n) for n in range(first, len(self)) if self.name_at(n) not in left]
+        return self.shortened(first).extended(kept, self.place)
 
     def moved(self, to: Mapping[str, Place]) -> SplitTable:
         """With these splits in other places. Raises KeyError."""

@@ -92,7 +92,12 @@ class ReaderState:
     @property
     def owed(self) -> int:
         """How many of its requests nothing answers yet."""
-        return sum(1 for one in self.requests if one.answered is None)
+        return len(self.open_requests)
+
+    @property
+    def open_requests(self) -> tuple[Request, ...]:
+        """Those of its requests that nothing answers yet, in log order."""
+        return self.requests[_first_open(self.requests) :]
 
     @property
     def is_told(self) -> bool:
@@ -157,6 +162,13 @@ class SplitsState:
         known = self.passed_over
         passed_over = sorted(known) if count is None else heapq.nsmallest(count, known)
         return itertools.islice(itertools.chain(passed_over, fresh), count)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of the splits with the enumerator: neither assigned, finished nor skipped."""
+        fresh = range(self.fresh_from, len(self.splits))
+        waiting = sum(isinstance(self.splits.place_at(one), WithEnumerator) for one in fresh)
+        return len(self.passed_over) + waiting
 
     def in_order(self) -> SplitsInOrder:
         """All that is known, in the order of discovery."""
@@ -324,14 +336,20 @@ def _assigned(state: SplitsState, names: Sequence[str], place: Assigned) -> Spli
 
 def _answered(requests: tuple[Request, ...], sequence: int, count: int) -> tuple[Request, ...]:
     """The oldest `count` open requests are answered at `sequence`."""
-    made = []
-    for one in requests:
-        if one.answered is None and count > 0:
-            made.append(replace(one, answered=sequence))
-            count -= 1
-        else:
-            made.append(one)
-    return tuple(made)
+    first = _first_open(requests)
+    answered = tuple(replace(one, answered=sequence) for one in requests[first : first + count])
+    return (*requests[:first], *answered, *requests[first + count :])
+
+
+def _first_open(requests: tuple[Request, ...]) -> int:
+    """The place of the oldest open request; the number of all if none is open.
+
+    The oldest are answered first, so that the open ones are the last: looked for from there.
+    """
+    first = len(requests)
+    while first and requests[first - 1].answered is None:
+        first -= 1
+    return first
 
 
 def _finished(state: SplitsState, record: Record, value: Payload | None) -> SplitsState:
@@ -340,6 +358,8 @@ def _finished(state: SplitsState, record: Record, value: Payload | None) -> Spli
     was = state.splits.place(split_id) if split_id in state.splits else None
     if not isinstance(was, Assigned) or was.subtask != record.subtask:
         return state  # of a reader's own making: it concerns nothing that was assigned
+    if "kept" in record.attributes:
+        state = _without_answered(state, was.subtask)
     if record.attributes.get("kept") != "true":
         place = Finished(
             subtask=was.subtask,
@@ -354,6 +374,15 @@ def _finished(state: SplitsState, record: Record, value: Payload | None) -> Spli
     state = _with_reader(state, was.subtask, evolve(reader, splits=left))
     over = _over(was.subtask, is_kept=True)
     return evolve(state, splits=state.splits.moved({split_id: over}))
+
+
+def _without_answered(state: SplitsState, subtask: int) -> SplitsState:
+    """In batch, where a reset begins anew and no checkpoint will forget them: answered requests matter no more."""
+    reader = state.reader(subtask)
+    left = reader.requests[_first_open(reader.requests) :]
+    if len(left) == len(reader.requests):
+        return state
+    return _with_reader(state, subtask, evolve(reader, requests=left))
 
 
 @lru_cache(maxsize=1_024)

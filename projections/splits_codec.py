@@ -17,12 +17,13 @@ from coordlog.limits import SNAPSHOT_NAMES_BYTES_MAX
 from coordlog.schemas.source_events import Split
 
 from .operator_projection import OperatorProjection, StatesReader, StatesWriter
+from .relisting import after_reset, apply_listed
 from .snapshots import SnapshotTooLargeError
 from .split_table import Place, SplitPage, SplitTable, indexed, unpacked_page
 from .splits import ReaderState, SplitsState, apply_record
 from .state_codec import DerivedCodec
 
-__all__ = ["SPLITS", "SplitsCodec"]
+__all__ = ["LISTED_SPLITS", "SPLITS", "SplitsCodec"]
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Hashable)
@@ -224,3 +225,14 @@ SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
     apply=apply_record,
     codec=SplitsCodec(),
 )
+
+LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
+    name="coordlog.splits",
+    version=2,
+    initial=SplitsState(),
+    apply=apply_listed,
+    codec=SplitsCodec(),
+    goes_on_from=(SPLITS.version,),
+    after_reset=after_reset,
+)
+"""Of a source whose listing can be made again: what one has found stays known (clause L6)."""

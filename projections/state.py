@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from immutables import Map
 
@@ -17,12 +17,18 @@ from coordlog.schemas.builtin import Committable, OperatorState
 from coordlog.schemas.record import NO_CHECKPOINT
 
 __all__ = [
+    "END_COMMITTED",
+    "FORMER_DEAD",
+    "MARK",
+    "STOPPED",
+    "STOP_ASKED",
     "Abandoned",
     "AttemptState",
     "CompletedCheckpoint",
     "Completion",
     "Cut",
     "DownEvent",
+    "DriverStop",
     "FinishedPart",
     "GatewayState",
     "Granted",
@@ -40,6 +46,13 @@ __all__ = [
     "sorted_items",
     "sorted_values",
 ]
+
+MARK: Final = "fold."
+"""Begins the keys of `JobState.launch` that no `EPOCH_STARTED` sets."""
+STOP_ASKED: Final = MARK + "stop_asked"
+STOPPED: Final = MARK + "stopped"
+FORMER_DEAD: Final = MARK + "former_dead"
+END_COMMITTED: Final = MARK + "end_committed"
 
 K = TypeVar("K", int, str, tuple[str, int], tuple[str, str])
 V = TypeVar("V")
@@ -69,6 +82,16 @@ class Phase(enum.Enum):
     """Batch: every subtask has completed and the intents are given; only settling is left."""
     FINISHED = "finished"
     FAILED = "failed"
+
+
+class DriverStop(enum.Enum):
+    """How far the driver in force has been stopped."""
+
+    NONE = "none"
+    ASKED = "asked"
+    """It was told to stop: its end is wanted, in whatever way it comes."""
+    DONE = "done"
+    """It does nothing any more: a proof on any machine that it is over."""
 
 
 class UpEvent(NamedTuple):
@@ -326,7 +349,7 @@ class JobState:
     epoch: int = -1
     driver_id: str = ""
     launch: Map[str, str] = field(default_factory=Map)
-    """The attributes of the `EPOCH_STARTED` in force."""
+    """The attributes of the `EPOCH_STARTED` in force, and marks of the fold: keys that begin with `MARK`."""
     begun_from: str = ""
     """The other job and its checkpoint, as `ingest@7`, where the log begins with that one's history."""
     begun_places: Map[tuple[str, str], None] = field(default_factory=Map)
@@ -371,7 +394,7 @@ class JobState:
     aborts_in_a_row: int = 0
     timeouts_in_a_row: int = 0
     granted: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
-    """By checkpoint: what no intent holds yet."""
+    """By checkpoint: the committables that no intent covers yet."""
     set_aside: Map[int, tuple[Granted, ...]] = field(default_factory=Map)
     """The same, of other branches: what checkpoints that are kept there will allow again."""
     intents: Map[int, OpenIntent] = field(default_factory=Map)
@@ -398,6 +421,26 @@ class JobState:
     """By operator id: the states of event-sourced coordinators."""
     opening: Map[str, Any] | None = None
     """These, where the job was last opened again: what the virtual empty checkpoint holds then."""
+
+    @property
+    def driver_stop(self) -> DriverStop:
+        """Whether the driver in force was told to stop, and has."""
+        if STOPPED in self.launch:
+            return DriverStop.DONE
+        return DriverStop.ASKED if STOP_ASKED in self.launch else DriverStop.NONE
+
+    @property
+    def is_former_dead(self) -> bool:
+        """Whether the last driver before it that made a turn ended without being told to.
+
+        No if the user has taken its place, or goes back to an older checkpoint.
+        """
+        return FORMER_DEAD in self.launch
+
+    @property
+    def is_end_committed(self) -> bool:
+        """Whether an intent of a batch job's end is given: no reset follows from then on (clause I3)."""
+        return END_COMMITTED in self.launch
 
     @property
     def is_restoring(self) -> bool:

@@ -18,6 +18,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 from immutables import Map
 
 from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
+from coordlog.schemas.foreign import foreign_avro
+
+from .state_evolution import check_readable
 
 __all__ = ["DerivedCodec"]
 
@@ -45,11 +48,12 @@ class DerivedCodec(Generic[S]):
         TypeError: It holds something that is not understood, `Any` among that; it says where.
     """
 
-    __slots__ = ("_avro", "_shape", "fingerprint")
+    __slots__ = ("_avro", "_optional", "_shape", "fingerprint")
 
     def __init__(self, state_type: type[S], *, any_as: object = None) -> None:
         derived = _Derivation(any_as)
         self._shape = derived.shape(state_type, "State")
+        self._optional = derived.optional
         schema = {
             "type": "record",
             "name": "Encoded",
@@ -76,6 +80,25 @@ class DerivedCodec(Generic[S]):
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a state of this type: {error!r}") from error
 
+    def reader_of(self, schema_json: str) -> Callable[[bytes], S]:
+        """A reader of states that an earlier schema of this type has encoded.
+
+        A field that the earlier schema lacks has its default; one that is gone is left out. All else is equal.
+
+        Raises:
+            ValueError: The schema differs otherwise; the message has the place.
+        """
+        avro = foreign_avro(schema_json)
+        check_readable(json.loads(schema_json), json.loads(self.schema_json), self._optional)
+
+        def read(data: bytes) -> S:
+            try:
+                return cast("S", self._shape.read(avro.decode(data)["state"]))
+            except (TypeError, KeyError) as error:
+                raise ValueError(f"not a state of this type: {error!r}") from error
+
+        return read
+
 
 class _Shape(typing.NamedTuple):
     """How one type stands in Avro."""
@@ -95,6 +118,8 @@ class _Derivation:
     def __init__(self, any_as: object) -> None:
         self._any_as = any_as
         self._records: dict[type, _Shape | None] = {}
+        self.optional: dict[str, frozenset[str]] = {}
+        """Fields that a value need not have, by the names of records."""
 
     def shape(self, hint: object, where: str) -> _Shape:
         if hint is Any and self._any_as is not None:
@@ -238,11 +263,24 @@ class _Derivation:
             }
 
         def read(value: Mapping[str, Plain]) -> object:
-            return cls(**{name: read_it(value[name]) for name, read_it in readers})
+            return cls(**{name: read_it(value[name]) for name, read_it in readers if name in value})
 
         made = _Shape(_schema(cls.__name__, parts), write, read)
         self._records[cls] = made
+        self.optional[cls.__name__] = _with_default(cls)
         return made
+
+
+def _with_default(cls: type) -> frozenset[str]:
+    """Fields of a dataclass or a named tuple that have a default."""
+    if not dataclasses.is_dataclass(cls):
+        return frozenset(cast("Any", cls)._field_defaults)
+    nothing = dataclasses.MISSING
+    return frozenset(
+        one.name
+        for one in dataclasses.fields(cls)
+        if one.default is not nothing or one.default_factory is not nothing
+    )
 
 
 def _values_of(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:

@@ -15,8 +15,8 @@ from .state import JobState
 
 __all__ = ["OpenPayload", "StoredCheck", "no_store"]
 
-OpenPayload = Callable[[PayloadAddress, str], bytes]
-"""An address, and the store that the history names, to the content."""
+OpenPayload = Callable[[PayloadAddress, str], bytes | None]
+"""An address, and the store that the history names, to the content; None if that store may not be opened."""
 
 _OWN: Final = "coordlog."
 """Of these types alone the fields may be addresses: elsewhere the whole payload is one."""
@@ -31,7 +31,7 @@ class StoredCheck:
     """Opens each stored payload once. To be given each record that counts, in log order.
 
     Args:
-        open_payload: None where none can be there, as for a redacted history: they are counted as absent.
+        open_payload: None if none can be there, as for a redacted history: they are counted as absent.
     """
 
     def __init__(self, open_payload: OpenPayload | None) -> None:
@@ -60,15 +60,23 @@ class StoredCheck:
     def opener(self, state: JobState) -> Callable[[bytes], bytes]:
         """Gives what stands in a record, or is addressed there."""
         said, open_payload = _said(state), self._open_payload or no_store
-        return lambda data: opened(data, lambda address: open_payload(address, said))
+
+        def content(address: PayloadAddress) -> bytes:
+            data = open_payload(address, said)
+            return no_store(address, said) if data is None else data
+
+        return lambda data: opened(data, content)
 
     def _open_once(self, address: PayloadAddress, state: JobState) -> None:
         if address.path not in self._seen:
             self._seen.add(address.path)
-            if self._open_payload is None:
+            data = None
+            if self._open_payload is not None:
+                data = self._open_payload(address, _said(state))
+            if data is None:
                 self.absent_count += 1
                 return
-            self.size_bytes += len(self._open_payload(address, _said(state)))
+            self.size_bytes += len(data)
             self.count += 1
 
 

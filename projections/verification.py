@@ -14,12 +14,14 @@ from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.stored import is_stored
 
 from .audit import AuditRecord, Stored, audit_records
+from .checkpoint_digest import metadata_differences
 from .invariants import faults_of
 from .plain_fold import PlainFold
 from .snapshots import SnapshotUnusableError, SnapshotVersionError, state_and_kept_apart
 from .state import CompletedCheckpoint, JobState
 from .stored_check import OpenPayload, StoredCheck, no_store
 from .unfit import Applying
+from .waiting_splits import WaitingSplits
 
 __all__ = ["Fault", "Verified", "verify"]
 
@@ -55,7 +57,7 @@ class Verified:
     """Payloads in the payload store that were read and compared with their addresses."""
     stored_bytes: int = 0
     absent_count: int = 0
-    """Payloads in a payload store that cannot be had for a redacted history: no faults."""
+    """Payloads in a payload store that were not opened, as of a redacted history: no faults."""
     snapshot_count: int = 0
     """Those whose state was compared with the fold."""
     other_snapshots: dict[str, int] = field(default_factory=dict)
@@ -92,13 +94,13 @@ def verify(
         identity: The log's own cluster id and topic id; empty where it has none.
         on_progress: Called with each offset.
         open_payload: Gives the content of a stored payload, and raises PayloadLostError where it is
-            not there or another one; told too which store the history names. None for a redacted
-            history: what was stored is not in it, and is no fault.
+            not there or another one; told too which store the history names. None, as its answer
+            too, if none may be opened: stored payloads are counted as absent then, and are no faults.
 
     Raises:
         RecordError: The log's first records are gone, and it does not begin with a `SNAPSHOT`.
     """
-    made, fold = Verified(), PlainFold()
+    made, fold, waiting = Verified(), PlainFold(), WaitingSplits()
     check = StoredCheck(open_payload)
     began = 0
     for one in audit_records(stored):
@@ -117,6 +119,8 @@ def verify(
         try:
             with Applying(one.offset, record):
                 _check(made, fold, one, record, check)
+                if (problem := waiting.apply(record, one.fields)) is not None:
+                    made.found(one.offset, problem)
         except RecordError as error:
             made.found(one.offset, str(error.problem))
             made.is_whole = False
@@ -141,7 +145,7 @@ def _check(
     """Fold a record that counts, and note what does not hold of it, and behind it."""
     before = fold.state
     if record.kind is Kind.SNAPSHOT:
-        before, faults = _snapshot(made, before, record, check)
+        before, faults = _snapshot(made, before, one.offset, record, check)
         fold.begin_with(before)
         for what in faults:
             made.found(one.offset, what)
@@ -169,7 +173,7 @@ def _moves(before: JobState, state: JobState) -> Iterator[str]:
 
 
 def _snapshot(
-    made: Verified, state: JobState, record: Record, check: StoredCheck
+    made: Verified, state: JobState, offset: int, record: Record, check: StoredCheck
 ) -> tuple[JobState, tuple[str, ...]]:
     """The state before it, which is its own where a log begins with it; and what is wrong with it."""
     try:
@@ -177,7 +181,7 @@ def _snapshot(
     except SnapshotVersionError as error:
         if made.record_count == 1:
             problem = f"the log begins with this snapshot: {error}; use the version that wrote it"
-            raise RecordError(record.sequence or 0, record.kind.value, problem) from error
+            raise RecordError(offset, record.kind.value, problem) from error
         made.other_snapshots[error.version] = made.other_snapshots.get(error.version, 0) + 1
         return state, ()
     except PayloadLostError:
@@ -229,13 +233,15 @@ def _state_faults(made: Verified, state: JobState, record: Record) -> Iterator[s
         if completed is None:
             yield f"checkpoint {record.checkpoint_id} has completed, and the fold does not hold it"
         else:
-            yield from _metadata_faults(record, completed)
+            yield from _metadata_faults(record, completed, state)
     if record.turn_remaining == 0:
         made.turn_count += 1
         yield from faults_of(state)
 
 
-def _metadata_faults(record: Record, completed: CompletedCheckpoint) -> Iterator[str]:
+def _metadata_faults(
+    record: Record, completed: CompletedCheckpoint, state: JobState
+) -> Iterator[str]:
     """Whether what the record says by name is what the fold comes to."""
     read = read_metadata(record.payload_type, record.payload)
     said, name = read.value, f"checkpoint {completed.checkpoint_id}"
@@ -249,6 +255,7 @@ def _metadata_faults(record: Record, completed: CompletedCheckpoint) -> Iterator
     finished = sorted(one.subtask for one in said.finished)
     if finished != sorted(completed.finished):
         yield f"{name} names {finished} as finished, and the fold has {sorted(completed.finished)}"
+    yield from metadata_differences(said, completed, state.types)
     if "states" in record.attributes:
         return  # they stand in the records of its cuts and acks
     for part in said.subtasks:

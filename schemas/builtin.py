@@ -12,9 +12,11 @@ __all__ = [
     "CheckpointLetGo",
     "CheckpointMetadata",
     "CheckpointMetadataV1",
+    "CheckpointMetadataV2",
     "CheckpointTriggered",
     "Committable",
     "CoordinatorCut",
+    "DriverStopped",
     "EventSkipped",
     "FinishedSubtask",
     "JobSnapshot",
@@ -23,6 +25,7 @@ __all__ = [
     "LetGoCheckpoint",
     "OperatorState",
     "Refused",
+    "SchemaFingerprint",
     "SkipEvent",
     "SkipRecorded",
     "SkipSplit",
@@ -131,6 +134,41 @@ class CheckpointMetadataV1(Payload):
 
 
 @payload("coordlog.checkpoint_metadata", version=2)
+class CheckpointMetadataV2(Payload):
+    """What `CHECKPOINT_COMPLETED` held next: no hash and no fingerprints. Read, not written."""
+
+    class Meta:
+        """Name and text of the schema that is released: logs have its fingerprint."""
+
+        schema_name = "CheckpointMetadata"
+        schema_doc = (
+            "What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name."
+        )
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    coordinators: list[CoordinatorCut]
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    in_flight_events: list[int]
+    oldest_retained: int
+
+
+@payload("coordlog.schema_fingerprint", version=1)
+class SchemaFingerprint(Payload):
+    """A payload type that the job has used, and the fingerprint of its schema as `TYPE_REGISTERED` has it."""
+
+    payload_type: str
+    fingerprint: str
+
+
+@payload("coordlog.checkpoint_metadata", version=3)
 class CheckpointMetadata(Payload):
     """What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name."""
 
@@ -149,6 +187,10 @@ class CheckpointMetadata(Payload):
     """Sequences of the events of the cut's channel state, in log order."""
     oldest_retained: int
     """The oldest checkpoint that is still retained once this one has completed."""
+    schemas: list[SchemaFingerprint]
+    """Payload types that the job has used by then."""
+    state_sha256: bytes
+    """Hash of the checkpoint as the fold has it: `projections.checkpoint_digest`. Zeros in redacted copies."""
 
 
 @payload("coordlog.job_snapshot", version=1)
@@ -180,6 +222,14 @@ class StopRequested(Payload):
     """The signal's name, or `stop` where code asked for it."""
     with_checkpoint: bool
     is_at_once: bool
+
+
+@fact("coordlog.driver_stopped", version=1)
+class DriverStopped(Payload):
+    """The end of an epoch in which the job did not end: its driver does nothing any more, and its attempts are over."""
+
+    by: str
+    """Signal's name, or `stop` if code asked for it."""
 
 
 @fact("coordlog.work_done", version=1)
@@ -300,7 +350,9 @@ BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
     CheckpointLetGo,
     CheckpointMetadata,
     CheckpointMetadataV1,
+    CheckpointMetadataV2,
     CheckpointTriggered,
+    DriverStopped,
     EventSkipped,
     JobSnapshot,
     KeepCheckpoint,

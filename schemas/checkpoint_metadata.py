@@ -1,14 +1,15 @@
 """The metadata of a completed checkpoint in every version that there has been, read as today's.
 
-Version 1 has the subtasks' states only; version 2 the coordinators' cuts and states and the events in flight too.
+Version 1 has the subtasks' states only; version 2 the coordinators' cuts and states and the events in flight too;
+version 3 the fingerprints of the job's payload types and a hash of the checkpoint.
 What a restore needs beyond that the fold has from the records of the cuts and acks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from .builtin import CheckpointMetadata, CheckpointMetadataV1
+from .builtin import CheckpointMetadata, CheckpointMetadataV1, CheckpointMetadataV2
 from .payload import Payload, payload_type_of
 
 __all__ = ["ReadMetadata", "UnknownMetadataError", "is_metadata", "read_metadata"]
@@ -16,8 +17,10 @@ __all__ = ["ReadMetadata", "UnknownMetadataError", "is_metadata", "read_metadata
 _NAME = payload_type_of(CheckpointMetadata).name
 _VERSIONS: dict[str, tuple[int, type[Payload]]] = {
     payload_type_of(CheckpointMetadataV1).key: (1, CheckpointMetadataV1),
-    payload_type_of(CheckpointMetadata).key: (2, CheckpointMetadata),
+    payload_type_of(CheckpointMetadataV2).key: (2, CheckpointMetadataV2),
+    payload_type_of(CheckpointMetadata).key: (3, CheckpointMetadata),
 }
+_NO_HASH = bytes(32)
 
 
 class UnknownMetadataError(ValueError):
@@ -41,7 +44,8 @@ class ReadMetadata:
 
     version: int
     value: CheckpointMetadata
-    """As today's; of version 1 without coordinators and events in flight, which it does not tell."""
+    """As today's: of version 1 without coordinators and events in flight; of both older ones without fingerprints,
+    and with zeros as the hash."""
 
 
 def is_metadata(payload_type: str | None) -> bool:
@@ -62,26 +66,25 @@ def read_metadata(payload_type: str | None, payload: bytes | None) -> ReadMetada
         raise UnknownMetadataError(number or "unknown")
     version, payload_class = known
     value = payload_type_of(payload_class).decode(payload or b"")
-    assert isinstance(value, (CheckpointMetadata, CheckpointMetadataV1)), "it is metadata"
+    assert isinstance(value, (CheckpointMetadata, CheckpointMetadataV2, CheckpointMetadataV1)), (
+        "it is metadata"
+    )
     if value.metadata_version != version:
         raise UnknownMetadataError(str(value.metadata_version))
-    if isinstance(value, CheckpointMetadata):
-        return ReadMetadata(version=version, value=value)
-    return ReadMetadata(
-        version=version,
-        value=CheckpointMetadata(
-            metadata_version=version,
-            job_id=value.job_id,
-            epoch=value.epoch,
-            checkpoint_id=value.checkpoint_id,
-            triggered_sequence=value.triggered_sequence,
-            cluster_id=value.cluster_id,
-            topic_id=value.topic_id,
-            parallelism=value.parallelism,
-            coordinators=[],
-            subtasks=value.subtasks,
-            finished=value.finished,
-            in_flight_events=[],
-            oldest_retained=value.oldest_retained,
-        ),
-    )
+    if isinstance(value, CheckpointMetadataV1):
+        value = _as_version_2(value)
+    if isinstance(value, CheckpointMetadataV2):
+        value = _as_version_3(value)
+    return ReadMetadata(version=version, value=value)
+
+
+def _as_version_2(value: CheckpointMetadataV1) -> CheckpointMetadataV2:
+    names = (field.name for field in fields(value))
+    told = {name: getattr(value, name) for name in names}
+    return CheckpointMetadataV2(**told, coordinators=[], in_flight_events=[])
+
+
+def _as_version_3(value: CheckpointMetadataV2) -> CheckpointMetadata:
+    names = (field.name for field in fields(value))
+    told = {name: getattr(value, name) for name in names}
+    return CheckpointMetadata(**told, schemas=[], state_sha256=_NO_HASH)

@@ -7,9 +7,11 @@ from .source_events import Split
 
 __all__ = [
     "CommitRead",
+    "EndQuery",
     "LookAtReads",
     "NextSplits",
     "PlanRead",
+    "QueryEnded",
     "ReadCommitted",
     "ReadFailed",
     "ReadFailureNoted",
@@ -162,6 +164,24 @@ class ReadFailed(Payload):
 @response("coordlog.read_failure_noted", version=1)
 class ReadFailureNoted(Payload):
     """It is in the history."""
+
+
+@request("coordlog.end_query", version=1)
+class EndQuery(Payload):
+    """A task has failed in a way that another try would repeat: its query is to end."""
+
+    stage_id: int
+    """Spark's."""
+    reason: str
+
+
+@fact("coordlog.query_ended", version=1)
+class QueryEnded(Payload):
+    """A query was ended, because another try of a task that had failed could not help."""
+
+    stage_id: int
+    """Spark's: the stage that was cancelled."""
+    reason: str
 
 
 @request("coordlog.commit_read", version=1)

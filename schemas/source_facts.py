@@ -4,7 +4,7 @@
 
 from .payload import Payload, fact
 
-__all__ = ["EnumeratorState", "ListingFailed", "ListingStarted"]
+__all__ = ["EnumeratorState", "ListingFailed", "ListingStarted", "SplitsWithdrawn"]
 
 
 @fact("coordlog.listing_started", version=1)
@@ -26,3 +26,11 @@ class EnumeratorState(Payload):
     """What an enumerator keeps beside the splits, in its own encoding."""
 
     content: bytes
+
+
+@fact("coordlog.splits_withdrawn", version=1)
+class SplitsWithdrawn(Payload):
+    """Splits of an earlier listing that a later one has replaced or left out, before any row of them was read."""
+
+    split_ids: list[str]
+    why: str

@@ -62,7 +62,8 @@ def estimated_bytes(message: DownMessage) -> int:
     if isinstance(message, DeliverEvent):
         return _SMALL_MESSAGE_BYTES + len(message.payload)
     if isinstance(message, Accepted):
-        return _SMALL_MESSAGE_BYTES + sum(len(one.state or b"") for one in message.states)
+        states_bytes = sum(len(one.state or b"") for one in message.states)
+        return _SMALL_MESSAGE_BYTES + states_bytes + sum(map(len, message.skipped_splits))
     return _SMALL_MESSAGE_BYTES
 
 

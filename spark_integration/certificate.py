@@ -1,13 +1,12 @@
 """The endpoint's certificate: each driver makes one for itself, and it is trusted by whom it was handed to.
 
-No authority signs it and no name is in it: a task has it from its closure, a client from the job's
-folder or from the file that `COORDLOG_CERTIFICATE` names, and each trusts this one and no other. Its
+No authority signs it and no name is in it: a task has it from its closure, a client from the
+driver's file or from the file that `COORDLOG_CERTIFICATE` names, and each trusts this one and no other. Its
 key is in the driver's memory alone, and gone with it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import ssl
@@ -19,22 +18,17 @@ from typing import Final
 
 from coordlog.errors import EnvironmentSetupError, OptionError
 
-from .token import forget_beside_endpoint, paths_beside_endpoint, write_beside_endpoint
-
 __all__ = [
     "CERTIFICATE_VARIABLE",
     "Certificate",
-    "find_certificate",
-    "forget_certificate",
+    "certificate_of_environment",
     "is_encrypted",
     "new_certificate",
     "unverified_context",
-    "write_certificate",
 ]
 
 CERTIFICATE_VARIABLE: Final = "COORDLOG_CERTIFICATE"
 
-_FILE: Final = "certificate"
 _SCHEME: Final = "wss://"
 _NAME: Final = "coordlog driver"
 # Whoever has been handed it trusts it for as long as its driver lives, whatever a clock says.
@@ -125,31 +119,16 @@ def unverified_context() -> ssl.SSLContext:
     return context
 
 
-def write_certificate(job_id: str, certificate: Certificate, *, endpoint: str) -> Path:
-    """Put a driver's certificate beside its token, for clients of this user on this machine."""
-    return write_beside_endpoint(job_id, _FILE, certificate.pem, endpoint=endpoint)
-
-
-def forget_certificate(job_id: str, endpoint: str) -> None:
-    """Nobody listens at this endpoint any more."""
-    forget_beside_endpoint(job_id, _FILE, endpoint)
-
-
-def find_certificate(job_id: str, *, endpoint: str) -> Certificate | None:
-    """The certificate of the driver at `endpoint`, else of the job's last one; None where there is none.
-
-    `COORDLOG_CERTIFICATE` goes before any file in the job's folder.
+def certificate_of_environment() -> Certificate | None:
+    """The certificate in the file that `COORDLOG_CERTIFICATE` names; None if it is not set.
 
     Raises:
-        OptionError: The file that it names cannot be read.
+        OptionError: The file cannot be read.
     """
     given = os.environ.get(CERTIFICATE_VARIABLE)
-    if given:
-        try:
-            return Certificate(Path(given).read_text("ascii"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(CERTIFICATE_VARIABLE, given, f"a PEM file: {error}") from error
-    for path in paths_beside_endpoint(job_id, _FILE, endpoint):
-        with contextlib.suppress(FileNotFoundError):
-            return Certificate(path.read_text("ascii", errors="replace"))
-    return None
+    if not given:
+        return None
+    try:
+        return Certificate(Path(given).read_text("ascii"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(CERTIFICATE_VARIABLE, given, f"a PEM file: {error}") from error

@@ -15,12 +15,18 @@ from websockets.sync.client import ClientConnection, connect
 from coordlog.errors import OptionError, RequestUnansweredError
 from coordlog.kernel.inputs import RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
-from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S
+from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, TAKE_OVER_PROBE_S
 from coordlog.requests import Answer, Requests, answer_of, encoded_request
 from coordlog.schemas.payload import Payload, PayloadTypes
 
-from .certificate import CERTIFICATE_VARIABLE, Certificate, find_certificate, is_encrypted
-from .token import TOKEN_VARIABLE, Token, find_token
+from .certificate import (
+    CERTIFICATE_VARIABLE,
+    Certificate,
+    certificate_of_environment,
+    is_encrypted,
+)
+from .driver_file import DriverFile, driver_files
+from .token import TOKEN_VARIABLE, Token, token_of_environment
 from .wire import (
     REQUEST_PATH,
     SOCKET_LOGGER,
@@ -84,7 +90,9 @@ async def answered(
 class CoordinatorClient:
     """Asks the coordinators of a job that another process drives, over one connection. One thread.
 
-    Connects with the first question, and anew after an error. `close` always, last.
+    Connects with the first question, and anew after an error. `close` always, last. The token is
+    sent to no endpoint but one that has proved itself: by its certificate, or, without TLS, by the
+    token, which is not shown for that.
 
     Args:
         endpoint: Where its driver listens.
@@ -150,6 +158,7 @@ class CoordinatorClient:
 
     def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
         if self._channel is None:
+            self._check_driver(timeout_s)
             headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
             connecting = connect(
                 self._endpoint + REQUEST_PATH,
@@ -167,6 +176,26 @@ class CoordinatorClient:
         self._channel.send(encode(ask))
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
+
+    def _check_driver(self, timeout_s: float) -> None:
+        """Have the endpoint prove that it holds the token.
+
+        Raises:
+            ConnectionError: It does not; another process may listen there by now.
+        """
+        if self._tls is not None:
+            return
+        from .endpoint import DriverHeard, hear_driver  # noqa: PLC0415, it serves these requests
+
+        heard = hear_driver(
+            self._endpoint,
+            job_id=None,
+            driver_id=None,
+            tokens=(self._token,),
+            timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
+        )
+        if heard is not DriverHeard.DRIVER:
+            raise ConnectionError("no driver answers there that this token proves; it was not sent")
 
     def close(self) -> None:
         """Let go of the connection; the next question makes another."""
@@ -201,9 +230,9 @@ def request_coordinator(
         job_id: The job.
         endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
         response_types: What may be answered.
-        token: The job's; by default `COORDLOG_TOKEN`, or the job's file.
-        certificate: What its driver shows where it is encrypted (`wss:`); by default the file that
-            `COORDLOG_CERTIFICATE` names, or the job's file.
+        token: The driver's; by default that in the driver's file, or `COORDLOG_TOKEN`.
+        certificate: What its driver shows if it is encrypted (`wss:`); by default the file that
+            `COORDLOG_CERTIFICATE` names, or the driver's file.
         timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
 
     Raises:
@@ -212,16 +241,33 @@ def request_coordinator(
         PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
         TooLargeError: The request is above its limit.
     """
-    token = token or find_token(job_id, endpoint=endpoint)
+    file = _kept(job_id, endpoint)
+    token = token or (None if file is None else file.token) or token_of_environment()
     if token is None:
-        expected = f"the token of job {job_id}: it has no file on this machine"
+        expected = (
+            f"the token of job {job_id}: its driver at {endpoint} has no file on this machine"
+        )
         raise OptionError(TOKEN_VARIABLE, None, expected)
     if is_encrypted(endpoint):
-        certificate = certificate or find_certificate(job_id, endpoint=endpoint)
+        certificate = certificate or certificate_of_environment()
+        if certificate is None and file is not None:
+            certificate = file.certificate
         if certificate is None:
-            expected = f"the certificate of job {job_id}: it has no file on this machine"
+            expected = f"the certificate of job {job_id}: its driver has no file on this machine"
             raise OptionError(CERTIFICATE_VARIABLE, None, expected)
     with CoordinatorClient(
         endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
     ) as client:
         return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def _kept(job_id: str, endpoint: str) -> DriverFile | None:
+    """The newest file here of a driver of the job at this endpoint that has not ended."""
+    return next(
+        (
+            file
+            for file in driver_files(job_id)
+            if file.endpoint == endpoint and file.why_over is None
+        ),
+        None,
+    )

@@ -1,7 +1,7 @@
 """A task's connection to its driver: an event loop in a thread of its own, queues to the main one.
 
-The thread says that the task lives while the main one works, and ends with the connection: Spark
-uses a Python worker for one task after the other.
+The thread says that the task lives while the main one works, within the bounds of what this may take, and ends with
+the connection: Spark uses a Python worker for one task after the other.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from coordlog.limits import (
 )
 from coordlog.messages import DownMessage, Fenced, UpMessage
 
+from .accepted_parts import AcceptedJoiner
 from .certificate import Certificate, is_encrypted
 from .token import Token
 from .wire import (
@@ -125,6 +126,8 @@ class DriverConnection:
         self.inbox = TaskInbox()
         self.subtask = self.attempt_number = -1
         """For messages."""
+        self.is_moving: Callable[[], bool] = lambda: True
+        """Whether the task's main thread does anything: asked before each heartbeat, by the connection's thread."""
         assert is_encrypted(endpoint) == (certificate is not None), "one comes with the other"
         self._endpoint, self._token = endpoint, token
         self._tls = None if certificate is None else certificate.context()
@@ -136,6 +139,8 @@ class DriverConnection:
         """Why nothing comes or goes any more."""
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
+        self._queued = self._written = 0
+        """Messages that `send` has taken, and those of them that the socket has."""
         self._is_closing = False
         self._wake = asyncio.Event()
         self._channel: ClientConnection | None = None
@@ -188,7 +193,24 @@ class DriverConnection:
                 raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
             self._outgoing.append(data)
             self._outgoing_bytes += len(data)
+            self._queued += 1
         self._call(self._wake.set)
+
+    def flush(self) -> None:
+        """Wait until the system has all that was sent: it delivers that, whatever becomes of this process.
+
+        Raises:
+            FencedAttemptError: The connection is gone, or does not move within its bound.
+        """
+        with self._changed:
+            queued = self._queued
+            is_moving = self._changed.wait_for(
+                lambda: self._lost is not None or self._written >= queued, ATTEMPT_SEND_TIMEOUT_S
+            )
+            if not is_moving:
+                self._lost = f"its driver has read nothing for {ATTEMPT_SEND_TIMEOUT_S:g} s"
+            if self._lost is not None:
+                raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
 
     def is_over(self) -> str | None:
         """Why the attempt must assume that it has ended (clause M4), or None."""
@@ -304,16 +326,18 @@ class DriverConnection:
             channel.transport.abort()
 
     async def _read(self, channel: ClientConnection) -> str:
+        joiner = AcceptedJoiner()
         while True:
             try:
                 data = await channel.recv()
                 self._heard_s = time.monotonic()
-                message = decode_down(data if isinstance(data, bytes) else data.encode())
+                received = decode_down(data if isinstance(data, bytes) else data.encode())
+                message = None if isinstance(received, Heartbeat) else joiner.take(received)
             except ConnectionClosed as closed:
                 return _why(closed)
             except ValueError as error:
                 return f"its driver said what it must not: {error}"
-            if isinstance(message, Heartbeat):
+            if message is None:
                 continue
             if isinstance(message, Fenced):
                 self._fenced = message
@@ -336,6 +360,9 @@ class DriverConnection:
                         self._changed.notify_all()
                 if data is not None:
                     await channel.send(data)
+                    with self._changed:
+                        self._written += 1
+                        self._changed.notify_all()
                 elif is_closing:
                     await channel.close()
                     return
@@ -344,12 +371,13 @@ class DriverConnection:
                     self._wake.clear()
 
     async def _beat(self, channel: ClientConnection) -> None:
-        """Say that the task lives, whatever its main thread does."""
+        """Say that the task lives, for as long as its main thread does anything: else its lease runs out."""
         heartbeat = encode(Heartbeat())
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(self._heartbeat_s)
-                await channel.send(heartbeat)
+                if self.is_moving():
+                    await channel.send(heartbeat)
 
 
 async def _passes() -> None:

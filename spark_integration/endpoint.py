@@ -20,12 +20,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from coordlog.errors import EnvironmentSetupError
@@ -38,7 +39,9 @@ from coordlog.limits import (
     MESSAGE_BYTES_MAX,
     OUTGOING_BYTES_PER_ATTEMPT_MAX,
     OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
+    STRANGERS_MAX,
     TAKE_OVER_PROBE_S,
+    UNRELEASED_BYTES_MAX,
     UNRELEASED_BYTES_PER_ATTEMPT_MAX,
     UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
 )
@@ -46,9 +49,11 @@ from coordlog.messages import DownMessage, Register, UpMessage
 from coordlog.outside import Arrivals
 from coordlog.requests import Requests
 
+from .accepted_parts import parts_of
 from .attempt_connection import AttemptConnection, estimated_bytes, peer_of, why_closed
 from .certificate import is_encrypted, unverified_context
 from .client_requests import answered
+from .strangers import GuardedConnection, Listener, Strangers
 from .token import NONCE_BYTES, Token, new_nonce
 from .wire import (
     ATTEMPT_PATH,
@@ -78,9 +83,10 @@ _REFUSALS_TOLD: Final = 50
 """Connections that were refused: so many are told of each, later ones when their number has doubled."""
 
 _HELLO_BYTES_MAX: Final = 1024
-"""What somebody without the token may send: some forty bytes are asked for."""
-_STRANGERS_MAX: Final = 64
-"""Connections without the token at once."""
+"""A challenge of somebody without the token: some forty bytes are asked for."""
+_ACCEPTS_AT_ONCE: Final = 32
+_MESSAGES_READ_AHEAD: Final = 4
+"""Of a connection, by the library, while it is not read: each may have `MESSAGE_BYTES_MAX`."""
 
 _ACTIONS_AT_ONCE: Final = 1000
 _MESSAGES_AT_ONCE: Final = 64
@@ -110,11 +116,13 @@ class Endpoint:
         heartbeat_s: How often it is told that the driver lives.
         unreleased_messages_max: An attempt that has so many waiting for the log is not read.
         unreleased_bytes_max: The same in bytes.
+        unreleased_bytes_in_all: The same in bytes of all attempts together.
         outgoing_messages_max: An attempt for which more are queued fails.
         outgoing_bytes_max: The same in bytes.
+        strangers_max: Connections at once that have not shown the token.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, the limits of an endpoint
         self,
         *,
         job_id: str,
@@ -131,8 +139,10 @@ class Endpoint:
         heartbeat_s: float = HEARTBEAT_S,
         unreleased_messages_max: int = UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
         unreleased_bytes_max: int = UNRELEASED_BYTES_PER_ATTEMPT_MAX,
+        unreleased_bytes_in_all: int = UNRELEASED_BYTES_MAX,
         outgoing_messages_max: int = OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
         outgoing_bytes_max: int = OUTGOING_BYTES_PER_ATTEMPT_MAX,
+        strangers_max: int = STRANGERS_MAX,
     ) -> None:
         self._job_id, self._driver_id, self._token = job_id, driver_id, token
         self._arrivals, self._host, self._ports = arrivals, host, ports
@@ -140,6 +150,11 @@ class Endpoint:
         self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
         self._unreleased_messages_max = unreleased_messages_max
         self._unreleased_bytes_max = unreleased_bytes_max
+        self._unreleased_bytes_in_all = unreleased_bytes_in_all
+        self._unreleased_bytes = 0
+        """Of all connections, those that have ended included."""
+        self._ended: dict[int, AttemptConnection] = {}
+        """Connections that have ended and whose messages wait for the log."""
         self._outgoing_messages_max = outgoing_messages_max
         self._outgoing_bytes_max = outgoing_bytes_max
         self._ids = itertools.count(1)
@@ -147,17 +162,18 @@ class Endpoint:
         self._requests = requests
         self._refused, self._on_refused = 0, on_refused
         self._clients: set[asyncio.Task[None]] = set()
-        self._strangers: dict[ServerConnection, None] = {}
-        """Connections without the token, in the order in which they came."""
+        self._strangers = Strangers(self._tell_refused, count_max=strangers_max)
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._is_stopped = False
-        self._socket: socket.socket | None = None
+        self._socket: Listener | None = None
         self._thread = threading.Thread(target=self._run, name="coordlog-endpoint", daemon=True)
         self.address = ""
         """After `start`."""
+        self.listens = ("", 0)
+        """Address and port that it is bound to; after `start`."""
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> str:
@@ -167,19 +183,21 @@ class Endpoint:
             EnvironmentSetupError: It cannot be bound.
         """
         self._socket = self._listen()
-        port = self._socket.getsockname()[1]
+        self.listens = self._socket.getsockname()[:2]
+        port = self.listens[1]
         self.address = endpoint_address(self._advertised, port, is_encrypted=self._tls is not None)
         self._thread.start()
         _log.info("job=%s the endpoint listens at %s", self._job_id, self.address)
         return self.address
 
-    def _listen(self) -> socket.socket:
+    def _listen(self) -> Listener:
         refused: OSError | None = None
         for port in self._ports:
             try:
                 # One address only: with port 0, each address of a name would get a port of its own.
                 found = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)[0]
-                return socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+                listening = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
+                return Listener.of(listening)
             except OSError as error:
                 refused = error
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
@@ -246,7 +264,7 @@ class Endpoint:
 
     def released(self, connection_id: int, message_count: int) -> None:
         """See `Connections`."""
-        connection = self._connections.get(connection_id)
+        connection = self._connections.get(connection_id) or self._ended.get(connection_id)
         if connection is not None:
             self._post(functools.partial(self._release, connection, message_count))
 
@@ -277,13 +295,18 @@ class Endpoint:
             _log.exception("job=%s the endpoint ends", self._job_id)
 
     async def _serve(self) -> None:
+        assert self._socket is not None, "started"
+        self._socket.strangers = self._strangers
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._tell_fault)
         server = await serve(
-            self._handle,
+            self._hear,
             sock=self._socket,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else CONNECT_TIMEOUT_S,
             process_request=self._admit,
             compression=None,
+            max_queue=_MESSAGES_READ_AHEAD,
             max_size=_HELLO_BYTES_MAX,  # more for who has brought the token, see `_admit`
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECTION_CLOSE_S,
@@ -291,8 +314,11 @@ class Endpoint:
             ping_interval=None,
             server_header=None,
             logger=SOCKET_LOGGER,
+            create_connection=self._guarded,  # type: ignore[arg-type]  # it is called, no more
+            backlog=_ACCEPTS_AT_ONCE,
         )
-        self._loop = asyncio.get_running_loop()
+        # The loop accepts as many at a time as its backlog has; the kernel's is larger.
+        self._socket.listen(_BACKLOG)
         self._act()
         watching = asyncio.create_task(self._watch())
         await self._stopping.wait()
@@ -318,43 +344,42 @@ class Endpoint:
                 await server.wait_closed()
 
     # --- handshake --------------------------------------------------------------------------------
+    def _guarded(
+        self,
+        protocol: ServerProtocol,
+        server: Server,
+        **options: Any,  # noqa: ANN401, the library's own
+    ) -> GuardedConnection:
+        connection = GuardedConnection(protocol, server, **options)
+        connection.on_refused = lambda channel, why: self._tell_refused(peer_of(channel), why)
+        return connection
+
     def _admit(self, channel: ServerConnection, request: Request) -> Response | None:
         """Refuse whoever is of another version, or brings no token."""
+        assert isinstance(channel, GuardedConnection), "`_guarded` makes them"
         path = urlsplit(request.path).path
         if path not in (ATTEMPT_PATH, DRIVER_PATH, REQUEST_PATH):
-            return channel.respond(404, f"{path}: there is no such thing here\n")
-        version = request.headers.get(VERSION_HEADER)
+            self._tell_refused(peer_of(channel), "it asks for another path")
+            return channel.respond(404, "there is no such thing here\n")
+        version = _header(request, VERSION_HEADER)
         if version != str(WIRE_VERSION):
             why = f"it speaks wire version {version!s:.20}, this driver {WIRE_VERSION}"
-            self._tell_refused(channel, why)
+            self._tell_refused(peer_of(channel), why)
             return channel.respond(
                 426,
                 f"this driver speaks wire version {WIRE_VERSION}, the client {version!r:.20}: "
                 "run one version of coordlog on all machines\n",
             )
-        if path != DRIVER_PATH and not self._token.is_in(request.headers.get("Authorization")):
-            self._tell_refused(channel, "wrong token")
+        if path == DRIVER_PATH:
+            return None
+        if not self._token.is_in(_header(request, "Authorization")):
+            self._tell_refused(peer_of(channel), "wrong token")
             # Nor is he told whose driver this is.
             return channel.respond(401, "not this driver's token\n")
-        if path != DRIVER_PATH:
-            channel.protocol.max_message_size = MESSAGE_BYTES_MAX
+        channel.is_admitted = True
+        self._strangers.admitted(channel.transport.get_extra_info("peername"))
+        channel.protocol.max_message_size = MESSAGE_BYTES_MAX
         return None
-
-    async def _handle(self, channel: ServerConnection) -> None:
-        assert channel.request is not None, "the handshake is over"
-        if urlsplit(channel.request.path).path != DRIVER_PATH:
-            await self._hear(channel)
-            return
-        # The oldest goes, not the newest: who asks whether we live must be answered beside all others.
-        if len(self._strangers) >= _STRANGERS_MAX:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.transport.abort()
-        self._strangers[channel] = None
-        try:
-            await self._hear(channel)
-        finally:
-            self._strangers.pop(channel, None)
 
     async def _hear(self, channel: ServerConnection) -> None:
         assert channel.request is not None, "the handshake is over"
@@ -362,7 +387,7 @@ class Endpoint:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 first = decode(_bytes(await channel.recv()))
         except (TimeoutError, ValueError) as error:
-            self._tell_refused(channel, str(error))
+            self._tell_refused(peer_of(channel), str(error))
             channel.transport.abort()
             return
         except ConnectionClosed:
@@ -375,10 +400,15 @@ class Endpoint:
         elif isinstance(first, Register):
             await self._serve_attempt(channel, first)
         else:
-            self._tell_refused(channel, "it does not register")
+            self._tell_refused(peer_of(channel), "it does not register")
             channel.transport.abort()
 
-    def _tell_refused(self, channel: ServerConnection, why: str) -> None:
+    def _tell_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Of the event loop, as where no descriptor is left for a connection: one line, as for who is refused."""
+        error = context.get("exception")
+        self._tell_refused("a connection", f"{context.get('message')}: {error!r}")
+
+    def _tell_refused(self, peer: str, why: str) -> None:
         """One line each, then fewer and fewer: whoever is let in nowhere must not fill a disk."""
         self._refused += 1
         if self._on_refused is not None:
@@ -386,7 +416,7 @@ class Endpoint:
         if self._refused <= _REFUSALS_TOLD or self._refused.bit_count() == 1:
             _log.warning(
                 *("job=%s refused %s: %.500s (%d refused so far)", self._job_id),
-                *(peer_of(channel), why, self._refused),
+                *(peer, why, self._refused),
             )
 
     async def _prove(self, channel: ServerConnection, hello: object) -> None:
@@ -417,7 +447,7 @@ class Endpoint:
             except (ConnectionClosed, TimeoutError):
                 return
             except ValueError as error:
-                self._tell_refused(channel, str(error))
+                self._tell_refused(peer_of(channel), str(error))
                 break
             finally:
                 self._clients.discard(serving)
@@ -434,9 +464,11 @@ class Endpoint:
         closing.add_done_callback(lambda _done: connection.let_go())
         lost = "the driver ends"
         try:
-            await self._take(connection, register, len(encode(register)))
+            await self._take(connection, register, 0)
             lost = await self._read(connection)
         finally:
+            if connection.unreleased_bytes:
+                self._ended[connection.connection_id] = connection
             del self._connections[connection.connection_id]
             writing.cancel()
             closing.cancel()
@@ -467,6 +499,7 @@ class Endpoint:
         """Hand over a message; return when the next one may be read (clause D2)."""
         connection.unreleased.append(size)
         connection.unreleased_bytes += size
+        self._unreleased_bytes += size
         self._arrivals.arrived(connection.connection_id, message)
         while self._is_full(connection) and not connection.is_gone:
             connection.is_held = True
@@ -477,16 +510,26 @@ class Endpoint:
             connection.heard_s = asyncio.get_running_loop().time()
 
     def _is_full(self, connection: AttemptConnection) -> bool:
-        return (
+        return bool(
             len(connection.unreleased) >= self._unreleased_messages_max
             or connection.unreleased_bytes >= self._unreleased_bytes_max
+            or (connection.unreleased and self._unreleased_bytes >= self._unreleased_bytes_in_all)
         )
 
     def _release(self, connection: AttemptConnection, message_count: int) -> None:
+        was_full = self._unreleased_bytes >= self._unreleased_bytes_in_all
         for _ in range(min(message_count, len(connection.unreleased))):
-            connection.unreleased_bytes -= connection.unreleased.popleft()
-        if connection.is_held and not self._is_full(connection):
-            connection.resume.set()
+            self._forget_bytes(connection, connection.unreleased.popleft())
+        if not connection.unreleased_bytes:
+            self._ended.pop(connection.connection_id, None)
+        is_room = was_full and self._unreleased_bytes < self._unreleased_bytes_in_all
+        for one in list(self._connections.values()) if is_room else (connection,):
+            if one.is_held and not self._is_full(one):
+                one.resume.set()
+
+    def _forget_bytes(self, connection: AttemptConnection, size: int) -> None:
+        connection.unreleased_bytes -= size
+        self._unreleased_bytes -= size
 
     async def _write(self, connection: AttemptConnection) -> None:
         """Send what is queued, in order, until the connection is to be closed or is gone."""
@@ -502,7 +545,8 @@ class Endpoint:
                     )
                     connection.outgoing_bytes -= max(size, 0)
                 if message is not None:
-                    await connection.channel.send(encode(message))
+                    for part in parts_of(message):
+                        await connection.channel.send(_fitting(encode(part)))
                     written += 1
                     if written % _MESSAGES_AT_ONCE == 0:
                         await asyncio.sleep(0)
@@ -538,6 +582,7 @@ class Endpoint:
         looked_s = loop.time()
         while True:
             await asyncio.sleep(self._heartbeat_s)
+            self._strangers.watch()
             now = loop.time()
             # This process stood still (a signal, a native call that kept the interpreter): what the
             # attempts said meanwhile waits to be read, and their silence says nothing.
@@ -572,14 +617,15 @@ class DriverHeard(Enum):
 def hear_driver(
     endpoint: str,
     *,
-    job_id: str,
-    driver_id: str,
+    job_id: str | None,
+    driver_id: str | None,
     tokens: Iterable[Token],
     timeout_s: float = TAKE_OVER_PROBE_S,
 ) -> DriverHeard:
     """Whether this very driver of this job lives at `endpoint`, and proves it by one of the tokens.
 
-    Nothing of them is shown to it.
+    Nothing of them is shown to it. With None for job or driver: whichever holds the token, and a
+    driver has one of its own.
     """
     deadline = time.monotonic() + timeout_s
     nonce = new_nonce()
@@ -604,6 +650,7 @@ def hear_driver(
         return DriverHeard.NOTHING
     if not isinstance(answer, DriverHello):
         return DriverHeard.NOTHING
+    job_id, driver_id = job_id or answer.job_id, driver_id or answer.driver_id
     if (answer.job_id, answer.driver_id) != (job_id, driver_id):
         return DriverHeard.NOTHING
     proof = answer.proof
@@ -615,6 +662,19 @@ def hear_driver(
 def _bytes(data: str | bytes) -> bytes:
     if isinstance(data, str):
         raise ValueError("a text, where messages are binary")  # noqa: TRY004, of what was received
+    return data
+
+
+def _header(request: Request, name: str) -> str | None:
+    """The header, if the request has it once: of one that comes twice nobody knows which holds."""
+    values = request.headers.get_all(name)
+    return values[0] if len(values) == 1 else None
+
+
+def _fitting(data: bytes) -> bytes:
+    """What the other side would refuse is not sent."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise ValueError(f"{len(data)} bytes; a message has at most {MESSAGE_BYTES_MAX}")
     return data
 
 

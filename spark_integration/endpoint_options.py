@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal
 
 from coordlog.errors import OptionError
+from coordlog.option_types import check_all, check_types
 
 from .endpoint import ANY_PORT
 from .stage import endpoint_host, is_local_session
@@ -23,6 +24,8 @@ _PORTS: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _PORT_LAST: Final = 65_535
 _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _LOOPBACK_NAME: Final = "localhost"
+_PREFIX: Final = "endpoint_"
+"""Before the names of options in errors: the command line has them under these names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,8 @@ class EndpointOptions:
             the loopback interface.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several are.
     """
 
     host: str | None = None
@@ -61,19 +65,14 @@ class EndpointOptions:
     tls: Tls = "auto"
 
     def __post_init__(self) -> None:
-        for option, given in (("endpoint_host", self.host), ("endpoint_bind", self.bind)):
-            if given is not None and not _HOST.fullmatch(given):
-                raise OptionError(option, given, "an address or a name, without a port")
-        if self.host is not None and _is_unspecified(self.host):
-            raise OptionError(
-                "endpoint_host",
-                self.host,
-                "an address that tasks can connect to; to listen at all addresses of this machine, "
-                "give it as endpoint_bind",
-            )
-        if self.tls not in ("auto", "on", "off"):
-            raise OptionError("endpoint_tls", self.tls, "'auto', 'on' or 'off'")
-        _ports(self.ports)
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        check_types(EndpointOptions.__init__, options, prefix=_PREFIX)
+        check_all(
+            lambda: _check_host("endpoint_host", self.host),
+            lambda: _check_reachable(self.host),
+            lambda: _check_host("endpoint_bind", self.bind),
+            lambda: _ports(self.ports),
+        )
 
     def on(self, spark: SparkSession) -> EndpointPlace:
         """What they come to with this session."""
@@ -90,6 +89,21 @@ class EndpointOptions:
         )
         return EndpointPlace(
             host=host, bind=bind, ports=_ports(self.ports), is_encrypted=is_encrypted
+        )
+
+
+def _check_host(option: str, host: str | None) -> None:
+    if host is not None and not _HOST.fullmatch(host):
+        raise OptionError(option, host, "an address or a name, without a port")
+
+
+def _check_reachable(host: str | None) -> None:
+    if host is not None and _is_unspecified(host):
+        raise OptionError(
+            "endpoint_host",
+            host,
+            "an address that tasks can connect to; to listen at all addresses of this machine, "
+            "give it as endpoint_bind",
         )
 
 

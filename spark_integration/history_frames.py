@@ -21,6 +21,7 @@ from coordlog.errors import EnvironmentSetupError, OptionError, PayloadTypeError
 from coordlog.log.jars import JarSet, resolve
 from coordlog.log.kafka import Security, topic_of
 from coordlog.projections.audit import schemas_before
+from coordlog.projections.table_columns import TABLES
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT, ENVELOPE_SCHEMA
 from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.header import HEADER_NAME
@@ -38,8 +39,8 @@ from .history_folds import (
     tell_stream,
     unpacked,
 )
-from .history_views import UNREADABLE, VIEWS, tables_of, tables_schema
-from .session import local_session
+from .history_views import UNREADABLE, tables_of, tables_schema
+from .session import query_session
 from .verdicts import REASONS
 
 __all__ = [
@@ -124,7 +125,7 @@ def history_session(
         master = f"local[{slots}]"
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     # One that is there is left as it is: its settings are somebody's.
-    spark = SparkSession.getActiveSession() or local_session(
+    spark = SparkSession.getActiveSession() or query_session(
         slots,
         app_name=app_name,
         master=master,
@@ -265,7 +266,7 @@ def create_views(
     tables = columns.mapInArrow(tables_of, tables_schema()).localCheckpoint()
     for row in tables.where(F.col(UNREADABLE).isNotNull()).select(f"{UNREADABLE}.*").collect():
         raise RecordError(row.offset, row.kind, row.problem)
-    for name in VIEWS:
+    for name in TABLES:
         view = tables.where(F.col(name).isNotNull()).select(f"{name}.*")
         view.createOrReplaceTempView(f"{prefix}{name}")
 

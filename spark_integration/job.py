@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
+    ACK_TIMEOUT_S,
     CALL_TIMEOUT_S,
+    CALLBACK_TIMEOUT_S,
     CHECKPOINT_TIMEOUT_S,
     CLOSE_TIMEOUT_S,
     LOG_TIMEOUT_S,
@@ -29,6 +32,7 @@ from coordlog.limits import (
 from coordlog.log.appender import Patience
 from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
+from coordlog.option_types import check_all, check_types
 from coordlog.requests import Answer
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
@@ -88,7 +92,7 @@ class Job:
         allow_non_restored_state: Operators that the job no longer has and whose state may go; else it is refused.
         from_checkpoint: Go back to this completed checkpoint, as a new branch, in streaming; for one
             start. Refused where a later one has been committed, unless the sink writes elsewhere now.
-        take_over: Take a live driver's place.
+        take_over: Take the place of a driver that lives, or of which nothing here proves that it is gone.
         again: Open the job again, where it has finished: what its source has since is read, what is
             committed stays.
         restarts_max: Local and global failovers within `restart_window_s`; one more fails the job.
@@ -96,6 +100,9 @@ class Job:
         checkpoint_timeout_s: A checkpoint that is not whole by then is aborted.
         registration_timeout_s: How long a subtask may be without an attempt.
         call_timeout_s: How long one call of the chain in a task may take, a batch in the transform say.
+        ack_timeout_s: Time from the delivery of an event to its ack; then an attempt that is in no call of
+            its chain, and has handled all that was sent before, is failed.
+        callback_timeout_s: How long one callback of a coordinator may take before the driver ends.
         log_timeout_s: How long the job waits for its log before it ends.
         stop_timeout_s: How long a stop waits for its checkpoint before it stops without one.
         snapshot_every: Records of its log from one snapshot to the next, about what a restore has
@@ -140,6 +147,8 @@ class Job:
         checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S,
         registration_timeout_s: float = REGISTRATION_TIMEOUT_S,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        ack_timeout_s: float = ACK_TIMEOUT_S,
+        callback_timeout_s: float = CALLBACK_TIMEOUT_S,
         log_timeout_s: float = LOG_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
         snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS,
@@ -151,24 +160,15 @@ class Job:
         on_waiting: Callable[[float, str], None] | None = None,
         on_released: Callable[[Sequence[Record]], None] | None = None,
     ) -> None:
-        check_job_id(job_id)
-        _check_durations(
-            checkpoint_interval_s=checkpoint_interval_s,
-            checkpoint_timeout_s=checkpoint_timeout_s,
-            registration_timeout_s=registration_timeout_s,
-            call_timeout_s=call_timeout_s,
-            log_timeout_s=log_timeout_s,
-            stop_timeout_s=stop_timeout_s,
-            restart_window_s=restart_window_s,
-        )
-        _check_counts(parallelism, snapshot_every, restarts_max)
+        check_types(type(self).__init__, locals())
+        check_all(*_checks(locals()))
         self._payloads = PayloadChoice(job_id, payload_store, payload_limit_bytes)
         self.job_id, self.log, self.parallelism, self.is_batch = job_id, log, parallelism, batch
         self._call_timeout_s, self._stop_timeout_s = call_timeout_s, stop_timeout_s
         self._sinks = [one for one in (sink, *(operators or ())) if hasattr(one, "prepare")]
         self.chain = _chain(source, transform, sink, operators)
         interval_s = None if batch else checkpoint_interval_s
-        _check_way(self.chain, is_batch=batch, restore=restore)
+        _check_way(self.chain, is_batch=batch)
         self._options = DriverOptions(
             job_id=job_id,
             parallelism=parallelism,
@@ -181,8 +181,10 @@ class Job:
             restarts_max=restarts_max,
             restart_window_s=restart_window_s,
             runtime=_runtime(
-                interval_s, checkpoint_timeout_s, registration_timeout_s, snapshot_every
+                (interval_s, checkpoint_timeout_s, ack_timeout_s, registration_timeout_s),
+                snapshot_every,
             ),
+            callback_timeout_s=callback_timeout_s,
             patience=_patience(log_timeout_s, on_waiting),
         )
         self._on_restored, self._on_progress = on_restored, on_progress
@@ -200,6 +202,7 @@ class Job:
             JobFailedError: The job has ended as failed.
             RestoreError: Refused, before anything was appended.
             DriverAliveError: A live driver holds the job.
+            DriverUnknownError: One may: nothing here proves that it is gone.
             FencedError: Another driver has taken over.
             LogError: The log.
             EnvironmentSetupError: Too few slots, a Spark that cannot run it.
@@ -355,26 +358,35 @@ def _stopped(result: JobResult, *, is_batch: bool) -> str:
     return f"job {result.job_id} {what}; run it again to go on"
 
 
-def _check_counts(parallelism: int, snapshot_every: int | None, restarts_max: int | None) -> None:
-    _check_range("parallelism", parallelism, 1, 4096)
-    _check_given("snapshot_every", snapshot_every, 1, 10_000_000)
-    _check_given("restarts_max", restarts_max, 0, 1000)
+def _checks(given: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
+    """Checks of a job's options that need nothing but their values."""
+    yield partial(check_job_id, given["job_id"])
+    for name in (name for name in given if name.endswith("_s")):
+        yield partial(_check_duration, name, given[name])
+    yield partial(_check_range, "parallelism", given["parallelism"], 1, 4096)
+    yield partial(_check_given, "snapshot_every", given["snapshot_every"], 1, 10_000_000)
+    yield partial(_check_given, "restarts_max", given["restarts_max"], 0, 1000)
+    yield partial(_check_restore, given["restore"])
+    yield partial(PayloadChoice, "job", given["payload_store"], given["payload_limit_bytes"])
 
 
-def _check_durations(**seconds: float | None) -> None:
-    for option, given in seconds.items():
-        _check_given(option, given, _LOWEST_S.get(option, 1), 86_400)
+def _check_duration(option: str, seconds: float | None) -> None:
+    _check_given(option, seconds, _LOWEST_S.get(option, 1), 86_400)
+
+
+def _check_restore(restore: str | None) -> None:
+    if restore not in (None, "rollback", "resume"):
+        raise OptionError("restore", restore, "'rollback' or 'resume'")
 
 
 def _runtime(
-    checkpoint_interval_s: float | None,
-    checkpoint_timeout_s: float,
-    registration_timeout_s: float,
-    snapshot_every: int | None,
+    seconds: tuple[float | None, float, float, float], snapshot_every: int | None
 ) -> RuntimeOptions:
+    interval_s, checkpoint_timeout_s, ack_timeout_s, registration_timeout_s = seconds
     return RuntimeOptions(
-        checkpoint_interval_s=checkpoint_interval_s,
+        checkpoint_interval_s=interval_s,
         checkpoint_timeout_s=checkpoint_timeout_s,
+        ack_timeout_s=ack_timeout_s,
         registration_timeout_s=registration_timeout_s,
         snapshot_every=snapshot_every,
     )
@@ -390,9 +402,7 @@ def _check_range(option: str, value: float, lowest: float, highest: float) -> No
         raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
 
 
-def _check_way(chain: Chain, *, is_batch: bool, restore: str | None) -> None:
-    if restore not in (None, "rollback", "resume"):
-        raise OptionError("restore", restore, "'rollback' or 'resume'")
+def _check_way(chain: Chain, *, is_batch: bool) -> None:
     if is_batch and chain.source.is_unbounded:
         raise OptionError("batch", is_batch, "False: the source has no end, and a batch has one")
 

@@ -13,8 +13,8 @@ class LogChoice:
 
     Args:
         job_id: The job.
-        bootstrap_servers: Of Kafka.
-        log: Instead of them; whoever has made it closes it.
+        bootstrap_servers: Of Kafka; reached by the security options of the environment, as each command does.
+        log: Instead of them, for other options; its maker closes it.
 
     Raises:
         OptionError: Both are given, or neither.
@@ -23,7 +23,10 @@ class LogChoice:
     def __init__(self, job_id: str, bootstrap_servers: str | None, log: Log | None) -> None:
         if (bootstrap_servers is None) == (log is None):
             raise OptionError(
-                "bootstrap_servers", bootstrap_servers, "given, or `log` in its place"
+                "bootstrap_servers",
+                bootstrap_servers,
+                "given, or `log` in its place; `log=KafkaLog.for_job(job)` is that of the shared "
+                "local broker",
             )
         self._job_id, self._servers, self._given = job_id, bootstrap_servers or "", log
         self._made: Log | None = None
@@ -32,14 +35,17 @@ class LogChoice:
         """The log; `close` it.
 
         Raises:
+            OptionError: A security option of the environment is unknown or wrong.
             LogError: The broker cannot be reached, or the topic not be made or used.
         """
         if self._given is not None:
             return self._given
-        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, only where none is given
+        from coordlog.log.kafka import KafkaLog  # noqa: PLC0415, only if none is given
+        from coordlog.log.kafka.default_broker import security_for  # noqa: PLC0415, as above
 
         self.close()
-        made = self._made = KafkaLog.for_job(self._job_id, self._servers)
+        security = security_for(self._servers)
+        made = self._made = KafkaLog.for_job(self._job_id, self._servers, security=security)
         try:
             made.create()
         except BaseException:

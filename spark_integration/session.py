@@ -1,4 +1,4 @@
-"""A Spark session that fits a job: local, quiet, with Kafka's source where its jars are at hand."""
+"""Spark sessions on this machine: one for jobs (`local_session`), one for queries (`query_session`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordlog.errors import OptionError
 from coordlog.limits import STAGE_END_TIMEOUT_S
+from coordlog.option_types import check_types
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TASK_FAILURES_MAX", "end_session", "local_session", "plain_interrupts"]
+__all__ = [
+    "QUERY_TASK_FAILURES_MAX",
+    "TASK_FAILURES_MAX",
+    "end_session",
+    "local_session",
+    "plain_interrupts",
+    "query_session",
+]
 
 _log = logging.getLogger(__name__)
 
 TASK_FAILURES_MAX = 1000
 """Spark's own bound, which adds up over a job's life; how often a subtask may fail is the restart policy's to say."""
+
+QUERY_TASK_FAILURES_MAX = 4
+"""Spark's own default on a cluster; plain `local[N]` tries no task again."""
 
 
 def local_session(
@@ -34,11 +45,12 @@ def local_session(
     master: str | None = None,
     jars: Sequence[Path | str] = (),
     settings: Mapping[str, str] | None = None,
-    log_file: Path | None = None,
+    log_file: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session in this process's JVM, or the one that is there.
+    """A session for jobs in this process's JVM, or the one that is there.
 
-    `local[N]` alone retries no task; this one does. Workers run this interpreter.
+    `local[N]` alone retries no task; this one does, a thousand times: a job's restart policy counts
+    instead. It starts fast and has no UI. For DataFrames take `query_session`. Workers run this interpreter.
 
     Args:
         slots: Tasks that may run at once: at least a job's parallelism.
@@ -52,6 +64,76 @@ def local_session(
     Raises:
         OptionError: `slots` is out of range.
     """
+    check_types(local_session, locals())
+    chosen = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    return _session(
+        chosen,
+        slots=slots,
+        failures_max=TASK_FAILURES_MAX,
+        app_name=app_name,
+        master=master,
+        jars=jars,
+        settings=settings,
+        log_file=log_file,
+    )
+
+
+def query_session(
+    slots: int,
+    *,
+    app_name: str = "coordlog queries",
+    master: str | None = None,
+    jars: Sequence[Path | str] = (),
+    settings: Mapping[str, str] | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+) -> SparkSession:
+    """A session for DataFrames and SQL in this process's JVM, or the one that is there.
+
+    Spark's own settings, as on a cluster: a task is tried four times, the UI runs, shuffles have their
+    usual partitions, and the JVM compiles what runs often. Only the time zone is UTC. Workers run this
+    interpreter. A job warns of such a session: it needs `local_session`.
+
+    Args:
+        slots: Tasks that may run at once.
+        app_name: Spark's name for it.
+        master: Another master than the local one.
+        jars: On the class path; decided when the first JVM of the process starts.
+        settings: More of Spark's settings; they win.
+        log_file: As of `local_session`.
+
+    Raises:
+        OptionError: `slots` is out of range.
+    """
+    check_types(query_session, locals())
+    return _session(
+        {},
+        slots=slots,
+        failures_max=QUERY_TASK_FAILURES_MAX,
+        app_name=app_name,
+        master=master,
+        jars=jars,
+        settings=settings,
+        log_file=log_file,
+    )
+
+
+def _session(
+    defaults: Mapping[str, str],
+    *,
+    slots: int,
+    failures_max: int,
+    app_name: str,
+    master: str | None,
+    jars: Sequence[Path | str],
+    settings: Mapping[str, str] | None,
+    log_file: str | os.PathLike[str] | None,
+) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415, a second, and not for everybody
 
     if not 1 <= slots <= 4096:  # noqa: PLR2004
@@ -59,12 +141,8 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     chosen = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": str(TASK_FAILURES_MAX),
-        "spark.python.task.killTimeout": "100ms",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **defaults,
+        "spark.task.maxFailures": str(failures_max),
         "spark.sql.session.timeZone": "UTC",
     }
     if master is None:
@@ -74,9 +152,8 @@ def local_session(
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     chosen.update(settings or {})
     chosen["spark.app.name"] = app_name
-    chosen["spark.master"] = master or f"local[{slots},{TASK_FAILURES_MAX}]"
-    if log_file is not None:
-        _start_jvm(chosen, log_file)
+    chosen["spark.master"] = master or f"local[{slots},{failures_max}]"
+    _start_jvm(chosen, None if log_file is None else Path(log_file))
     builder = SparkSession.builder
     for name, value in sorted(chosen.items()):
         builder = builder.config(name, value)
@@ -117,10 +194,12 @@ def plain_interrupts() -> Generator[None, None, None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _start_jvm(settings: Mapping[str, str], log_file: Path) -> None:
-    """Start the JVM with its output in a file, where this process has none yet.
+def _start_jvm(settings: Mapping[str, str], log_file: Path | None) -> None:
+    """Start the JVM, with its output in a file if one is given, unless this process has one.
 
-    It starts with the settings, some of which (class path, options of the JVM) count only then.
+    It starts with the settings, some of which (class path, options of the JVM) count only then. Its
+    process group is its own: a SIGTERM to this one's (by `timeout`, or a shell) is for the driver
+    alone, which needs the JVM for its last checkpoint. It ends with its standard input.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415, as above
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415, as above
@@ -129,9 +208,12 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> None:
     if context._gateway is not None:  # noqa: SLF001
         return
     conf = SparkConf(loadDefaults=False).setAll(sorted(settings.items()))
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    with log_file.open("ab") as file:
-        gateway = launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
+    with ExitStack() as stack:
+        options: dict[str, object] = {"process_group": 0}
+        if log_file is not None:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            options["stdout"] = options["stderr"] = stack.enter_context(log_file.open("ab"))
+        gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     context._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 

@@ -7,10 +7,8 @@ that interface (slots, killing one task) is in a function of its own each, below
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,11 +31,12 @@ from coordlog.payloads import NO_STORE, PayloadOptions
 from .certificate import Certificate
 from .task import TaskChain, TaskWork, spark_function
 from .token import Token
+from .worker_probe import check_workers, use_own_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkStage", "check_slots", "endpoint_host", "short_reason"]
+__all__ = ["SparkStage", "check_slots", "endpoint_host", "short_reason", "task_failures_max"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +55,8 @@ class _Run:
         self.stage_run, self.tag = stage_run, tag
         self.ended = threading.Event()
         self.cancelled: str | None = None
+        self.is_unfit = False
+        """Workers cannot load the job: no other run can."""
         self.thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_told = False
@@ -89,6 +90,7 @@ class SparkStage:
         payloads: Where the job keeps large payloads.
         on_lost: Told, in place of the stage run's end, that Spark itself has gone, so that no
             other run can follow.
+        on_unfit: Told, in place of the stage run's end, that workers cannot load the job, and why.
     """
 
     def __init__(
@@ -109,8 +111,11 @@ class SparkStage:
         call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
         on_lost: Callable[[int, EnvironmentSetupError], None] | None = None,
+        on_unfit: Callable[[int, str], None] | None = None,
     ) -> None:
-        self._on_lost = on_lost
+        self._on_lost, self._on_unfit = on_lost, on_unfit
+        self._is_loaded = False
+        """A task has loaded the chain."""
         self._spark, self._parallelism, self._events = spark, parallelism, events
         self._job_id, self._driver_id = job_id, driver_id
         self._chain = TaskChain.of(chain)
@@ -205,6 +210,8 @@ class SparkStage:
             lost = None if error is None or run.cancelled else _lost_session(self._spark)
             if lost is not None and self._on_lost is not None:
                 self._on_lost(run.stage_run, _session_lost(lost))
+            elif run.is_unfit and self._on_unfit is not None and not run.cancelled:
+                self._on_unfit(run.stage_run, error or "")
             else:
                 run.tell_once(self._events, error)
 
@@ -212,9 +219,15 @@ class SparkStage:
         """Run the stage to its end; why it failed, if it did."""
         spark = self._spark
         try:
-            _use_own_interpreter(spark)
+            use_own_interpreter(spark, is_local=is_local_session(spark))
             _name_jobs(spark, run.tag, f"coordlog: job {self._job_id}, stage run {run.stage_run}")
+            if not self._is_loaded:
+                check_workers(spark, self._chain, f"job {self._job_id}")
+                self._is_loaded = True
             _run_tasks(spark, work, self._parallelism)
+        except EnvironmentSetupError as unfit:
+            run.is_unfit = True
+            return run.cancelled or str(unfit)
         except Exception as error:  # noqa: BLE001, the port's edge: it goes on as a reason
             return run.cancelled or short_reason(error)
         return None
@@ -298,13 +311,9 @@ def _check_dynamic_slots(spark: SparkSession, parallelism: int) -> None:
 
 def _warn_of_few_failures(spark: SparkSession) -> None:
     """Spark counts a task's failures over the job's life, and aborts the stage at its own limit."""
-    master = _master(spark)
-    local = _LOCAL.fullmatch(master)
-    if local is not None:
-        failures, advice = int(local[1] or 1), "the master local[N,1000]"
-    else:
-        failures = int(spark.conf.get("spark.task.maxFailures", "4") or "4")
-        advice = "spark.task.maxFailures=1000"
+    master, failures = _master(spark), task_failures_max(spark)
+    is_local = _LOCAL.fullmatch(master) is not None
+    advice = "the master local[N,1000]" if is_local else "spark.task.maxFailures=1000"
     if failures < _FAILURES_FEW:
         _log.warning(
             "with master %s Spark aborts the stage at failure %d of one subtask, counted over the "
@@ -312,6 +321,14 @@ def _warn_of_few_failures(spark: SparkSession) -> None:
             "is the restart policy's to say",
             *(master, failures, advice),
         )
+
+
+def task_failures_max(spark: SparkSession) -> int:
+    """How often a task may fail before Spark ends its stage; in local mode the master has the number."""
+    local = _LOCAL.fullmatch(_master(spark))
+    if local is not None:
+        return int(local[1] or 1)
+    return int(spark.conf.get("spark.task.maxFailures", "4") or "4")
 
 
 def _run_tasks(spark: SparkSession, work: TaskWork, count: int) -> None:
@@ -397,13 +414,6 @@ def _cancel_jobs(spark: SparkSession, tag: str) -> None:
         spark.interruptTag(tag)
     else:
         context.cancelJobsWithTag(tag)
-
-
-def _use_own_interpreter(spark: SparkSession) -> None:
-    """In local mode workers run this interpreter, which has what the job needs, unless told else."""
-    context = _context(spark)
-    if context is not None and _LOCAL.fullmatch(_master(spark)):
-        context.pythonExec = os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def _kill_task_attempt(spark: SparkSession, task_attempt_id: int, reason: str) -> None:

@@ -19,12 +19,13 @@ from coordlog.projections.state import JobState
 from coordlog.runtime import RuntimeOptions
 from coordlog.subtask import SourceReader
 
-from .certificate import Certificate, forget_certificate, new_certificate, write_certificate
+from .certificate import Certificate, new_certificate
+from .driver_file import DriverFile, end_driver_file, forget_former_files, write_driver_file
 from .endpoint import Endpoint
 from .endpoint_options import EndpointOptions
-from .liveness import driver_liveness
+from .liveness import NamedDriver, refuse_unless_gone
 from .payload_options import PayloadChoice
-from .token import Token, forget_token, write_token
+from .token import Token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,7 @@ class StagelessSurroundings:
         """What the endpoint shows; after `begin`. None where it is not encrypted."""
         self._endpoint: Endpoint | None = None
         self._token: Token | None = None
+        self._file: DriverFile | None = None
 
     @property
     def address(self) -> str:
@@ -149,13 +151,23 @@ class StagelessSurroundings:
             ports=self._place.ports,
             tls=tls,
         )
-        return self._endpoint.start()
+        address = self._endpoint.start()
+        self._file = DriverFile.of_this_process(
+            job_id=self._job_id,
+            driver_id=driver_id,
+            endpoint=address,
+            listens=self._endpoint.listens,
+            token=self._token,
+            certificate=self.certificate,
+        )
+        # Before the driver's epoch can be in force: by it the driver's end is proved.
+        write_driver_file(self._file)
+        return address
 
     def took_over(self) -> None:
-        """See `Surroundings`: only now is the driver that wrote the last token known to be over."""
-        if self.certificate is not None:
-            write_certificate(self._job_id, self.certificate, endpoint=self.address)
-        write_token(self._job_id, self.token, endpoint=self.address)
+        """See `Surroundings`: only now are the drivers before known to be over."""
+        assert self._file is not None, "begun"
+        forget_former_files(self._file)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""
@@ -167,16 +179,16 @@ class StagelessSurroundings:
         return _NoStage()
 
     def is_driver_alive(self, state: JobState) -> bool:
-        """See `Surroundings`: asks the endpoint in the epoch in force."""
-        endpoint = state.launch.get("endpoint")
-        return driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id).answers
+        """See `Surroundings`."""
+        refuse_unless_gone(NamedDriver.of(state))
+        return False
 
     def end(self) -> None:
         """See `Surroundings`."""
         if self._endpoint is not None:
-            forget_token(self._job_id, self.address)
-            forget_certificate(self._job_id, self.address)
             self._endpoint.stop()
+        if self._file is not None:
+            end_driver_file(self._file)
 
 
 class _NoStage:

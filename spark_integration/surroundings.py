@@ -73,6 +73,7 @@ class SparkSurroundings:
             call_timeout_s=self._call_timeout_s,
             payloads=self._payloads,
             on_lost=mailbox.session_lost,
+            on_unfit=mailbox.workers_unfit,
         )
         return address
 

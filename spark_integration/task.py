@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from coordlog.attempt import AttemptRunner
+from coordlog.call_watch import MainThread, watched_calls
 from coordlog.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
 from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
@@ -30,12 +27,10 @@ from .driver_connection import DriverConnection
 from .token import Token
 from .worker_archives import keep_archives
 
-__all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function", "watched_calls"]
+__all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function"]
 
 _LOOK_S: Final = 0.25
 _ERROR_CHARS_MAX: Final = 500
-_FRAMES: Final = 12
-"""Of the stack of a call that does not return: the innermost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +185,10 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
             outbox=connection.send,
             is_over=connection.is_over,
             payloads=work.payloads,
+            flush=connection.flush,
         )
+        main_thread = MainThread(lambda: runner.progress, work.call_timeout_s)
+        connection.is_moving = main_thread.is_moving
         with watched_calls(runner, work.call_timeout_s):
             runner.run(connection.inbox)
     except CoordlogError as error:
@@ -203,36 +201,6 @@ def run_task(work: TaskWork, ids: TaskIds) -> None:
         ) from None
     finally:
         connection.close()
-
-
-@contextmanager
-def watched_calls(runner: AttemptRunner, limit_s: float) -> Generator[None, None, None]:
-    """Within the block the driver is told of a call of the chain that does not return in time.
-
-    The thread that runs the block is the one that calls; nothing can be done to it from here.
-    """
-    ended, caller = threading.Event(), threading.get_ident()
-
-    def watch() -> None:
-        seen, since_s = -1, 0.0
-        while not ended.wait(min(1.0, limit_s / 4)):
-            calling, now_s = runner.calling, time.monotonic()
-            if calling is None or calling[1] != seen:
-                seen, since_s = -1 if calling is None else calling[1], now_s
-            elif now_s - since_s > limit_s:
-                frame = sys._current_frames().get(caller)  # noqa: SLF001, the only way
-                stack = "".join(traceback.format_stack(frame)[-_FRAMES:])
-                with suppress(FencedAttemptError):
-                    runner.never_returned(calling[0], now_s - since_s, stack)
-                return
-
-    thread = threading.Thread(target=watch, name="coordlog-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _register(

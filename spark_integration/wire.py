@@ -1,4 +1,4 @@
-"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v4.avsc`.
+"""What attempts, clients and their driver say, as bytes: Avro, by the schema `avro/wire-v5.avsc`.
 
 One message is one value of a union of records. Neither side reads another version's bytes: the
 version stands in the handshake, and another one is refused there, by its number.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final, TypeVar, assert_never
@@ -30,6 +30,7 @@ from coordlog.messages import (
     Fenced,
     FinishSplit,
     InjectBarrier,
+    Marker,
     Refused,
     Register,
     SendEvent,
@@ -51,6 +52,7 @@ __all__ = [
     "CoordinatorAnswer",
     "DriverHello",
     "Heartbeat",
+    "MoreStates",
     "WireMessage",
     "decode",
     "decode_down",
@@ -58,7 +60,7 @@ __all__ = [
     "encode",
 ]
 
-WIRE_VERSION: Final = 4
+WIRE_VERSION: Final = 5
 """Rises with each change of the schema; driver and tasks run one version of coordlog."""
 
 VERSION_HEADER: Final = "Coordlog-Wire"
@@ -74,7 +76,7 @@ REQUEST_PATH: Final = "/request"
 """Where clients ask coordinators, with the job's token; one request after the other on a connection."""
 
 WIRE_SCHEMA: Final = (
-    resources.files("coordlog.spark_integration") / "avro" / "wire-v4.avsc"
+    resources.files("coordlog.spark_integration") / "avro" / "wire-v5.avsc"
 ).read_text(encoding="utf-8")
 """The union of all messages, as JSON text."""
 
@@ -86,6 +88,14 @@ SOCKET_LOGGER.setLevel(logging.WARNING)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Both ways: the sender lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoreStates:
+    """Down, ahead of an `Accepted` that would be too large: a part of its states and skipped splits."""
+
+    states: Sequence[OperatorState] = ()
+    skipped_splits: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +137,7 @@ class CoordinatorAnswer:
 WireMessage = (
     UpMessage
     | DownMessage
+    | MoreStates
     | Heartbeat
     | ClientHello
     | DriverHello
@@ -143,6 +154,7 @@ _UP: Final = (
     SkipSplit,
     Complete,
     Fail,
+    Marker,
     Heartbeat,
 )
 _DOWN: Final = (
@@ -153,7 +165,9 @@ _DOWN: Final = (
     InjectBarrier,
     CheckpointCompleted,
     CheckpointAborted,
+    Marker,
     Fenced,
+    MoreStates,
     Heartbeat,
 )
 _NAMESPACE: Final = "coordlog.wire."
@@ -202,7 +216,7 @@ def decode_up(data: bytes) -> UpMessage | Heartbeat:
     return message
 
 
-def decode_down(data: bytes) -> DownMessage | Heartbeat:
+def decode_down(data: bytes) -> DownMessage | MoreStates | Heartbeat:
     """What a driver said. Raises ValueError for anything else."""
     message = decode(data)
     if not isinstance(message, _DOWN):
@@ -231,6 +245,11 @@ def _plain(message: WireMessage) -> Plain:
                 "states": _plain_states(message.states),
                 "skipped_splits": list(message.skipped_splits),
             }
+        case MoreStates():
+            return {
+                "states": _plain_states(message.states),
+                "skipped_splits": list(message.skipped_splits),
+            }
         case (
             Register()
             | SendEvent()
@@ -243,6 +262,7 @@ def _plain(message: WireMessage) -> Plain:
             | InjectBarrier()
             | CheckpointCompleted()
             | CheckpointAborted()
+            | Marker()
             | Fenced()
             | Heartbeat()
             | ClientHello()
@@ -303,6 +323,12 @@ def _accepted(value: Plain) -> Accepted:
     return Accepted(**plain)
 
 
+def _more_states(value: Plain) -> MoreStates:
+    return MoreStates(
+        states=tuple(_states(value["states"])), skipped_splits=tuple(value["skipped_splits"])
+    )
+
+
 def _with(cls: Callable[..., M], field: str, make: Callable[[Any], object]) -> Callable[[Plain], M]:
     """Makes a `cls` of a plain value, one field of which is made by `make`."""
     return lambda value: cls(**{**value, field: make(value[field])})
@@ -328,7 +354,9 @@ _MAKE: Final[dict[str, Callable[[Plain], WireMessage]]] = {
     "InjectBarrier": _of(InjectBarrier),
     "CheckpointCompleted": _of(CheckpointCompleted),
     "CheckpointAborted": _of(CheckpointAborted),
+    "Marker": _of(Marker),
     "Fenced": _of(Fenced),
+    "MoreStates": _more_states,
     "Heartbeat": _of(Heartbeat),
     "ClientHello": _of(ClientHello),
     "DriverHello": _of(DriverHello),

@@ -31,6 +31,7 @@ from coordlog.subtask import (
     PollStatus,
     Snapshot,
     SourceReader,
+    Waiting,
 )
 
 
@@ -66,6 +67,9 @@ class World:
     doing: dict[str, Callable[[OperatorContext], None]] = field(default_factory=dict)
     handed: dict[str, Snapshot] = field(default_factory=dict)
     outs: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
+    finishing: dict[str, list[Iterable[pa.RecordBatch | Waiting] | Waiting]] = field(
+        default_factory=dict
+    )
     opened_with: dict[str, bytes | None] = field(default_factory=dict)
     splits: list[bytes] = field(default_factory=list)
     sent: list[UpMessage] = field(default_factory=list)
@@ -173,8 +177,11 @@ class FakeOperator(Operator):
         self.world.call(self.name, "end_of_split", split_id)
         return self.world.handed.get(f"{self.name}.end_of_split", Snapshot())
 
-    def finish(self) -> Iterable[pa.RecordBatch]:
+    def finish(self) -> Iterable[pa.RecordBatch | Waiting] | Waiting:
         self.world.call(self.name, "finish")
+        answers = self.world.finishing.get(self.name)
+        if answers:
+            return answers.pop(0)
         return self.world.outs.get(f"{self.name}.finish", [])
 
     def final_snapshot(self) -> Snapshot:
@@ -225,6 +232,7 @@ def runner_of(
     states: Sequence[OperatorState] = (),
     restored_checkpoint: int = -1,
     keeps_state_across_splits: bool = True,
+    flush: Callable[[], None] = lambda: None,
 ) -> AttemptRunner:
     return AttemptRunner(
         chain_of(world, keeps_state_across_splits=keeps_state_across_splits),
@@ -241,6 +249,7 @@ def runner_of(
         subtask=1,
         outbox=world.sent.append,
         is_over=lambda: world.over,
+        flush=flush,
     )
 
 

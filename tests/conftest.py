@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from contract_table import contract_ids, unknown_marks
+from coordlog.testing.by_hand import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
 
 _IS_CI: Final = bool(os.environ.get("CI"))
@@ -144,3 +145,10 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"with --no-skips a skip is a failure: {reason}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test with the mark `may_fail` means a failure of its job; in any other one a failure is an error."""
+    HandDrivenJob.may_fail_by_default = item.get_closest_marker("may_fail") is not None
+    return (yield)

@@ -201,6 +201,7 @@ class World:
         self._is_stage_over = True
         self.job = HandDrivenJob(
             self.chain,
+            may_fail=True,
             parallelism=self.parallelism,
             log=cast("MemoryLog", self.log),
             clock=None if old is None else old.clock,
@@ -297,6 +298,7 @@ class World:
         if self._is_stage_over:
             return
         attempt = self.job.register(subtask, is_patient=False)
+        attempt.returns_markers = False  # its runner does
         now = self.job.clock.seconds
         stage_run = self.job.stage.submitted[-1]
         self.tasks[subtask] = Task(attempt, subtask, stage_run, comes_s=now, goes_s=now)

@@ -16,8 +16,9 @@ from coordlog.coordinator import (
     Sink,
     SubtaskGateway,
 )
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.log.port import StoredRecord
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.state_codec import DerivedCodec
@@ -292,14 +293,7 @@ def log_of(records: Iterable[StoredRecord], name: str = "prefix") -> MemoryLog:
     """Another log that holds these records, in this order."""
     copy = MemoryLog(name)
     for one in records:
-        copy.store(
-            UnstoredRecord(
-                key=one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
-            )
-        )
+        copy.store(to_append(one))
     return copy
 
 

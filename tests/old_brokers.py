@@ -21,9 +21,9 @@ from typing import Final
 from unittest import mock
 
 from coordlog.log import broker_folder, broker_limits, broker_process
-from coordlog.log.broker_folder import DATA_FOLDER, SETTINGS_FILE, cluster_id, new_cluster_id
+from coordlog.log.broker_folder import SETTINGS_FILE, cluster_id, new_cluster_id
 from coordlog.log.broker_process import is_free
-from coordlog.log.broker_state import HOST
+from coordlog.log.broker_state import DATA_FOLDER, HOST
 from coordlog.log.environment_errors import JarsError
 from coordlog.log.file_lock import file_lock
 from coordlog.log.jar_lock import Jar, fingerprint

@@ -75,6 +75,7 @@ class ReadsJob:
         log: MemoryLog | None = None,
         lane_of: Callable[[Split], str] | None = None,
         given_up: Collection[str] = (),
+        end_query: Callable[[int, str], None] | None = None,
     ) -> None:
         self.outside = outside
         source = CoordinatedSource(
@@ -86,7 +87,9 @@ class ReadsJob:
             weight_of=lambda one: outside.weights.get(one.split_id, 0),
             lane_of=lane_of,
         )
-        provider = ReadsProvider(OPERATOR, source, listing_timeout_s=0.0, given_up=given_up)
+        provider = ReadsProvider(
+            OPERATOR, source, listing_timeout_s=0.0, given_up=given_up, end_query=end_query
+        )
         spec = SourceSpec(operator_id=OPERATOR, create_reader=no_reader, coordinator=provider)
         self.job = HandDrivenJob(
             Chain(source=spec, operators=()),

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions, JobDriver
+from coordlog.log.copying import to_append
 from coordlog.log.exported import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
@@ -38,15 +39,7 @@ RECORDED: Final = Path(__file__).parent / "golden" / "audited-history.avro"
 def recorded_history() -> list[UnstoredRecord]:
     """Its records, to be put into a log."""
     log = ExportedLog(RECORDED)
-    return [
-        UnstoredRecord(
-            key=one.key or b"",
-            value=one.value or b"",
-            header=one.header_bytes or b"",
-            timestamp_us=one.timestamp_ms * 1000,
-        )
-        for one in log.read(0, log.high_watermark())
-    ]
+    return [to_append(one) for one in log.read(0, log.high_watermark())]
 
 
 class _KilledError(Exception):
@@ -121,12 +114,7 @@ class _Trouble:
 def _late(log: MemoryLog, offset: int) -> None:
     """What its driver had sent before it died comes once more."""
     (one,) = log.read(offset, offset + 1)
-    doubled = UnstoredRecord(
-        key=one.key or b"",
-        value=one.value or b"",
-        header=one.header_bytes or b"",
-        timestamp_us=one.timestamp_ms * 1000,
-    )
+    doubled = to_append(one)
     log.writer().append([doubled], timeout_s=1.0)
 
 

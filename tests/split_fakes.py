@@ -50,7 +50,10 @@ def pull_of(*names: str) -> SplitCoordinatorProvider:
 
 
 def chain_of(
-    provider: SplitCoordinatorProvider, *, keeps_state_across_splits: bool = False
+    provider: SplitCoordinatorProvider,
+    *,
+    keeps_state_across_splits: bool = False,
+    reads_in_order: bool = False,
 ) -> Chain:
     return Chain(
         source=SourceSpec(
@@ -58,6 +61,7 @@ def chain_of(
             create_reader=IdleReader,
             coordinator=provider,
             keeps_state_across_splits=keeps_state_across_splits,
+            reads_in_order=reads_in_order,
         ),
         operators=[],
     )

@@ -141,6 +141,7 @@ def _driver(
         ),
         configure=configure,
         restore=restore,
+        may_fail=True,  # runs have global failovers
     )
 
 

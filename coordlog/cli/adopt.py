@@ -8,11 +8,15 @@ import click
 
 from coordlog.adopting import adopt as adopt_history
 from coordlog.adopting import checked, copy_history
-from coordlog.errors import CommandError
+from coordlog.errors import CommandError, OptionError
 from coordlog.log.exported import ExportedLog
+from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
+from coordlog.projections.verification import Verified
+from coordlog.schemas.stored import STORE_ATTRIBUTE
+from coordlog.spark_integration.liveness import NamedDriver
 
-from .living import Reign, refuse_live_driver
+from .living import refuse_live_driver
 from .logs import NewLogs, with_logs
 from .payload_store import StoreFinder, payload_store_option
 
@@ -44,6 +48,9 @@ def import_(logs: NewLogs, *, file: Path, name: str | None) -> None:
     """
     source = ExportedLog(file)
     job = name or source.job_id
+    check_job_id(job)
+    for _ in source.read(source.start_offset(), source.high_watermark()):
+        pass  # a file that is cut off leaves no part of it at the broker
     target = logs.create(job)
     try:
         count = copy_history(source, target, job, on_progress=_copied)
@@ -94,13 +101,14 @@ def adopt(
         found = checked(
             source,
             job,
-            open_payload=StoreFinder(job, payload_store).open,
+            open_payload=StoreFinder(job, payload_store, source).open_unless_copy,
             on_progress=_checked,
         )
+        _refuse_unchecked(found)
         state = found.state
-        reign = Reign.of(state)
+        reign = NamedDriver.of(state)
         _refuse_unknown_driver(job, reign, is_take_over=is_take_over)
-        refuse_live_driver(job, reign, is_take_over=is_take_over)
+        refuse_live_driver(reign, is_take_over=is_take_over)
         target = logs.create(job)
         try:
             here = target.identity
@@ -141,7 +149,18 @@ def adopt(
         )
 
 
-def _refuse_unknown_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:
+def _refuse_unchecked(found: Verified) -> None:
+    if found.absent_count:
+        named = found.state.launch.get(STORE_ATTRIBUTE, "")
+        raise OptionError(
+            "--payload-store",
+            None,
+            f"given: the history has {found.absent_count:,} stored payloads, and a copy of a history opens "
+            "no store by itself" + (f" (it names {named})" if named else ""),
+        )
+
+
+def _refuse_unknown_driver(job: str, reign: NamedDriver, *, is_take_over: bool) -> None:
     if reign.endpoint or reign.is_over or is_take_over:
         return
     raise CommandError(

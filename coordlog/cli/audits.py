@@ -13,17 +13,21 @@ from coordlog.projections.commit_audit import CommitRow, CommitStatus
 from coordlog.projections.epoch_audit import EpochEnd, EpochRow
 from coordlog.projections.event_audit import EventFold, EventRow, EventStatus
 from coordlog.projections.failure_audit import FailureRow, FailureScope
-from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.unfit import Applying
 
-from .console import Column, json_of, lasted, new_console, print_json, print_table, time_of
+from .console import (
+    Column,
+    lasted,
+    new_console,
+    print_table,
+    reason_text,
+    time_of,
+)
 from .logs import Logs, with_history
 from .reading import audit_of, opened, whole
-from .tables import json_option, number_text, print_all
+from .tables import json_option, number_text, print_rows
 
 __all__ = ["commits", "epochs", "events", "failures"]
-
-_REASON_CHARS = 120
 
 _EVENT_STYLES = {
     EventStatus.SENT: "cyan",
@@ -44,6 +48,7 @@ _END_STYLES = {
     EpochEnd.REPLACED: "magenta",
     EpochEnd.FINISHED: "green",
     EpochEnd.FAILED: "red",
+    EpochEnd.STOPPED: "",
 }
 
 _EVENT_COLUMNS = (
@@ -110,8 +115,7 @@ def events(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     rows = _events(logs, job)
     if as_json:
-        for one in rows:
-            print_json(json_of(one))
+        print_rows("events", rows)
         return
     found = list(rows)
     print_table(new_console(), _EVENT_COLUMNS, [_event_cells(one) for one in found])
@@ -142,7 +146,7 @@ def _event_cells(one: EventRow) -> tuple[str | Text, ...]:
         time_of(one.sent_us),
         "" if one.sent_us is None else lasted(one.sent_us, took),
         Text(one.status.value, style=_EVENT_STYLES[one.status]),
-        on_one_line(one.reason or "", _REASON_CHARS),
+        reason_text(one.reason),
     )
 
 
@@ -153,12 +157,12 @@ def _event_cells(one: EventRow) -> tuple[str | Text, ...]:
 def commits(logs: Logs, *, job: str, as_json: bool) -> None:
     """List the commits of JOB: what was intended, and whether the outside has it.
 
-    CKPT is the checkpoint that allows it, -1 the end of a batch job; BY EPOCH is the reign that
+    CKPT is the checkpoint that allows it, -1 the end of a batch job; BY EPOCH is the epoch that
     settled it.
     """
     found = audit_of(logs, job).commits
     if as_json:
-        print_all(found)
+        print_rows("commits", found)
         return
     print_table(new_console(), _COMMIT_COLUMNS, [_commit_cells(one) for one in found])
     _sum_up(f"{len(found):,} commits", Counter(one.status.value for one in found))
@@ -175,7 +179,7 @@ def _commit_cells(one: CommitRow) -> tuple[str | Text, ...]:
         Text(one.status.value, style=_COMMIT_STYLES[one.status]),
         number_text(one.settled_epoch),
         str(one.failed_tries),
-        on_one_line(one.reason or "", _REASON_CHARS),
+        reason_text(one.reason),
     )
 
 
@@ -190,7 +194,7 @@ def failures(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     found = audit_of(logs, job).failures
     if as_json:
-        print_all(found)
+        print_rows("failures", found)
         return
     print_table(new_console(), _FAILURE_COLUMNS, [_failure_cells(one) for one in found])
     _sum_up(f"{len(found):,} failures", Counter(one.scope.value for one in found))
@@ -205,7 +209,7 @@ def _failure_cells(one: FailureRow) -> tuple[str | Text, ...]:
         time_of(one.failed_us),
         number_text(one.reset_to),
         lasted(one.failed_us, one.restarted_us),
-        on_one_line(one.reason, _REASON_CHARS),
+        reason_text(one.reason),
     )
 
 
@@ -214,13 +218,13 @@ def _failure_cells(one: FailureRow) -> tuple[str | Text, ...]:
 @json_option
 @with_history
 def epochs(logs: Logs, *, job: str, as_json: bool) -> None:
-    """List the reigns over JOB: whose and where, what each began from, how it ended.
+    """List the epochs of JOB: their drivers, what each began from, how it ended.
 
     FAILOVERS counts how often the whole job went back to a checkpoint while its driver lived.
     """
     found = audit_of(logs, job).epochs
     if as_json:
-        print_all(found)
+        print_rows("epochs", found)
         return
     print_table(new_console(), _EPOCH_COLUMNS, [_epoch_cells(one) for one in found])
     _sum_up(f"{len(found):,} epochs", Counter(one.end.value for one in found))

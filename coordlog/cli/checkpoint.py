@@ -27,10 +27,11 @@ from coordlog.schemas.builtin import (
     LetGoCheckpoint,
 )
 from coordlog.schemas.checkpoint_metadata import ReadMetadata
+from coordlog.spark_integration.liveness import NamedDriver
 
 from .console import Column, iso, json_of, lasted, new_console, print_json, print_table
 from .driver_asked import ask_driver
-from .living import Reign, driver_lives
+from .living import driver_lives
 from .logs import FileLogs, WritableLogs, with_history
 from .reading import records_of
 
@@ -137,7 +138,7 @@ def _change(
         made = read_job(log, job, lambda state: _check(state, asked))
         number, was_before = _wanted(made.state, asked)
         by = ""
-        if driver_lives(job, Reign.of(made.state), is_take_over=is_take_over, refusal=KeepError):
+        if driver_lives(NamedDriver.of(made.state), is_take_over=is_take_over):
             answer = ask_driver(
                 job, made.state, asked, KeepRecorded, refusal=KeepError, next_step=_NEXT
             )

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import os
 import stat
 import tomllib
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import click
 
 from coordlog.errors import UsageError
+from coordlog.limits import CONFIG_BYTES_MAX
+from coordlog.log.on_disk import open_plain
 from coordlog.log.user_folders import home_folder
 
 from .config_names import (
@@ -69,6 +72,8 @@ class ConfigFile:
 
     path: Path | None
     values: Mapping[str, object] = field(default_factory=dict)
+    mode: int = 0
+    """Mode of the file when it was read."""
 
     def find(self, option: click.Option, path: CommandPath) -> tuple[str, object] | None:
         """Where the file sets an option, in words, and to what."""
@@ -154,7 +159,7 @@ class ConfigFile:
         """What is not wrong, and not right."""
         if self.path is None or not any(is_secret(keys[-1]) for keys, _ in _flat(self.values)):
             return []
-        if self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        if self.mode & (stat.S_IRWXG | stat.S_IRWXO):
             return [f"{self.path} holds a secret and is open to others: chmod 600 {self.path}"]
         return []
 
@@ -168,6 +173,9 @@ class ConfigFile:
 _OWN_KINDS: Final = (str, int, float)
 """For a type that is not one of click's."""
 
+_PASSED_OVER: Final = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
+"""Of a place without a plain file: the next one is tried."""
+
 _SETTING_PATHS: Final[frozenset[CommandPath]] = frozenset((one.key,) for one in SETTINGS)
 
 
@@ -177,24 +185,42 @@ def load_config(named: Path | None) -> ConfigFile:
     Raises:
         ConfigFileError: It cannot be read, or nobody knows who wrote it.
     """
-    path = named if named is not None else _found()
-    if path is None:
-        return ConfigFile(path=None)
+    if named is not None:
+        with _told(named), named.open("rb") as file:
+            return _parsed(named, file)
+    here = Path(FILE_NAME).absolute()
+    for path in (here, *_own_places()):
+        with _told(path), contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_plain(path))
+            except OSError as error:
+                if error.errno in _PASSED_OVER:
+                    continue
+                raise
+            if path == here:
+                _refuse_strangers(path, os.fstat(file.fileno()))
+            return _parsed(path, file)
+    return ConfigFile(path=None)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Generator[None]:
+    """Raise what happens while a file is read as ConfigFileError."""
     try:
-        with path.open("rb") as file:
-            return ConfigFile(path=path, values=tomllib.load(file))
+        yield
     except OSError as error:
         raise ConfigFileError(str(path), (f"it cannot be read: {error.strerror}",)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigFileError(str(path), (f"it is no TOML: {error}",)) from error
 
 
-def _found() -> Path | None:
-    here = Path(FILE_NAME).absolute()
-    if here.is_file():
-        _refuse_strangers(here)
-        return here
-    return next((one for one in _own_places() if one.is_file()), None)
+def _parsed(path: Path, file: BinaryIO) -> ConfigFile:
+    content = file.read(CONFIG_BYTES_MAX + 1)
+    if len(content) > CONFIG_BYTES_MAX:
+        problem = f"it has more than {CONFIG_BYTES_MAX:,} bytes, the most that is read"
+        raise ConfigFileError(str(path), (problem,))
+    mode = os.fstat(file.fileno()).st_mode
+    return ConfigFile(path=path, values=tomllib.loads(content.decode()), mode=mode)
 
 
 def _own_places() -> list[Path]:
@@ -203,13 +229,17 @@ def _own_places() -> list[Path]:
     return [home_folder() / FILE_NAME, root / "coordlog" / FILE_NAME]
 
 
-def _refuse_strangers(path: Path) -> None:
-    """A file that lies about may name code to run: in a shared folder anybody may have put it."""
-    found = path.stat()
+def _refuse_strangers(path: Path, opened: os.stat_result) -> None:
+    """A file that lies about may name code to run: in a shared folder anybody may have put it.
+
+    Args:
+        path: Its name.
+        opened: What the open file is: under its name another one may be by now.
+    """
     problem = None
-    if found.st_uid not in {os.geteuid(), 0}:
-        problem = f"it belongs to user {found.st_uid}, not to you"
-    elif found.st_mode & stat.S_IWOTH:
+    if opened.st_uid not in {os.geteuid(), 0}:
+        problem = f"it belongs to user {opened.st_uid}, not to you"
+    elif opened.st_mode & stat.S_IWOTH:
         problem = "everybody may write to it"
     if problem is not None:
         raise ConfigFileError(str(path), (f"{problem}; if you trust it, say --config {FILE_NAME}",))

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import click
 
+from coordlog.log.credentials import without_credentials
+
 __all__ = [
     "CONFIG_VARIABLE",
     "SETTINGS",
@@ -36,7 +38,6 @@ CommandPath = tuple[str, ...]
 """A command's names below `coordlog`: `("broker", "start")`; empty for `coordlog` itself."""
 
 _SECRET: Final = re.compile(r"password|secret|token|credential|storage-option")
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 HIDDEN: Final = "(hidden)"
 
 
@@ -55,7 +56,10 @@ class Setting:
 
 
 SETTINGS: Final = (
-    Setting(key="home", summary="Data that must be kept: the shared broker's, job tokens, output."),
+    Setting(
+        key="home",
+        summary="Data that must be kept: the shared broker's, the drivers' files, output.",
+    ),
     Setting(key="cache", summary="What can be fetched again: jars."),
     Setting(
         key="broker-idle-minutes",
@@ -63,7 +67,7 @@ SETTINGS: Final = (
         kind=click.FloatRange(min=0),
     ),
     Setting(key="ivy-settings", summary="A settings file of Ivy, for a mirror of Maven Central."),
-    Setting(key="token", summary="A job's token, for a client on another machine."),
+    Setting(key="token", summary="A driver's token, for a client on another machine."),
     Setting(key="certificate", summary="A file with the certificate of a job's driver, there too."),
     Setting(key="secret-key", summary="The key of payloads' secret fields: 128 hex digits."),
     Setting(key="kafka-security-file", summary="A TOML file with what follows, without `kafka-`."),
@@ -126,4 +130,4 @@ def is_secret(key: str) -> bool:
 
 def masked(key: str, text: str) -> str:
     """The text as it may be shown: a secret not at all, an address without its credentials."""
-    return HIDDEN if is_secret(key) and text else _CREDENTIALS.sub(HIDDEN, text)
+    return HIDDEN if is_secret(key) and text else without_credentials(text, HIDDEN)

@@ -29,6 +29,7 @@ __all__ = [
     "Configuration",
     "configuration_of",
     "configure",
+    "in_options",
     "name_variable",
     "provenance",
     "read_config",
@@ -137,6 +138,26 @@ def name_variable(error: click.BadParameter) -> None:
         return
     if context.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT:
         error.param_hint = f"{option.envvar} (a variable, for --{long_name(option)})"
+
+
+def in_options(context: click.Context, message: str) -> str:
+    """An error's text with the options of the command that runs in place of the names that Python has for them."""
+    running = context.meta.get(_RUNNING)
+    if not isinstance(running, click.Context):
+        return message
+    options: dict[str, str] = {}
+    for option in options_of(running.command):
+        name = long_name(option)
+        options |= {option.name or name: name, name.replace("-", "_"): name}
+
+    def option_of(found: re.Match[str]) -> str:
+        name = options.get(found["name"])
+        return found[0] if name is None else found["before"] + f"--{name}" + found["after"]
+
+    message = re.sub(r"(?P<before>`)(?P<name>\w+)=(?P<after>`)", option_of, message)
+    return re.sub(
+        r"(?m)^(?P<before>(?:error: | *))(?P<name>\w+)(?P<after> is )", option_of, message
+    )
 
 
 def provenance(context: click.Context, error: Exception) -> list[str]:

@@ -6,9 +6,10 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import re
 import sys
-from collections.abc import Sequence
-from typing import Final, Literal, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NoReturn
 
 import click
 from rich.cells import cell_len
@@ -16,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordlog.projections.payload_json import Json, to_json
+from coordlog.projections.payload_json import Json, on_one_line, to_json
+from coordlog.projections.table_columns import Columns, ColumnType, ListOf
 
 __all__ = [
     "Column",
@@ -28,6 +30,8 @@ __all__ = [
     "new_console",
     "print_json",
     "print_table",
+    "reason_text",
+    "table_json",
     "time_of",
 ]
 
@@ -35,13 +39,16 @@ _WIDE: Final = 10_000
 """Columns where there is no terminal: nothing is cut that another program may look for."""
 
 _CUT_FROM: Final = 120
-"""Columns from which a terminal has room enough that a cut line still says something."""
+"""Columns from which a terminal has room enough that a cut line still says something; on less, lines so long wrap."""
 
 _GAP: Final = 2
 """Spaces between two columns."""
 
 _LAST_COLUMN_MIN: Final = 32
 """What the last column, which may be folded, is to have at least."""
+
+_REASON_CHARS: Final = 1000
+"""Of a reason's first line: more than any error of coordlog's own has, paths apart."""
 
 _MINUTE_S: Final = 60
 
@@ -111,6 +118,15 @@ def _columns_of(rows: Sequence[Sequence[str | Text]], count: int) -> list[tuple[
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
+def reason_text(reason: str | None, *, chars_max: int = _REASON_CHARS) -> str:
+    """The first line of a reason, whole; of a longer one its beginning and its end, which has the next step."""
+    text = on_one_line((reason or "").partition("\n")[0], 1 << 30)
+    if len(text) <= chars_max:
+        return text
+    head = chars_max // 3
+    return f"{text[:head]} … {text[head + 3 - chars_max :]}"
+
+
 def time_of(timestamp_us: int | None) -> str:
     """The time of day, UTC, to the millisecond."""
     return "" if timestamp_us is None else f"{_utc(timestamp_us):%H:%M:%S.%f}"[:-3]
@@ -136,11 +152,11 @@ def lasted(began_us: int, ended_us: int | None) -> str:
 
 
 def json_of(row: object) -> Json:
-    """A row of an audit as JSON; times in ISO 8601, under names without their unit."""
+    """A row of an audit as JSON; times in ISO 8601, under names that end in `_at`."""
     if dataclasses.is_dataclass(row) and not isinstance(row, type):
         values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
         return {
-            name.removesuffix("_us"): iso(value) if name.endswith("_us") else json_of(value)
+            _json_name(name): iso(value) if name.endswith("_us") else json_of(value)
             for name, value in values.items()
         }
     if isinstance(row, enum.Enum):
@@ -148,6 +164,24 @@ def json_of(row: object) -> Json:
     if isinstance(row, (list, tuple)):
         return [json_of(one) for one in row]
     return to_json(row)
+
+
+def _json_name(field: str) -> str:
+    """Name of a field without its unit: a time is an `…_at`, the time of a record its `timestamp`."""
+    return "timestamp" if field == "timestamp_us" else re.sub("_us$", "_at", field)
+
+
+def table_json(columns: Columns, values: Mapping[str, object]) -> Json:
+    """A row of a table as JSON, with times in ISO 8601."""
+    return {name: _column_json(kind, values[name]) for name, kind in columns.items()}
+
+
+def _column_json(kind: ColumnType | ListOf, value: Any) -> Json:  # noqa: ANN401, of the column's type
+    if isinstance(kind, ListOf):
+        if isinstance(kind.item, ColumnType):
+            return [_column_json(kind.item, item) for item in value]
+        return [table_json(kind.item, item) for item in value]
+    return iso(value) if kind is ColumnType.TIME else json_of(value)
 
 
 def iso(timestamp_us: int | None) -> str | None:
@@ -165,11 +199,14 @@ def print_json(value: Json) -> None:
 
 
 def crop(console: Console, text: Text) -> None:
-    """Print one line: cut to the width of a wide terminal, whole elsewhere."""
+    """Print one line: cut to the width of a wide terminal, and to that of the least wide on others; whole elsewhere."""
     text.rstrip()
-    if console.is_terminal and console.width >= _CUT_FROM:
+    if not console.is_terminal:
+        console.print(text, soft_wrap=True)
+    elif console.width >= _CUT_FROM:
         console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
     else:
+        text.truncate(_CUT_FROM, overflow="ellipsis")
         console.print(text, soft_wrap=True)
 
 

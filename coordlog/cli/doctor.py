@@ -37,6 +37,7 @@ from coordlog.log.kafka.examining import BrokerFacts
 from coordlog.log.port import Log, StoredRecord
 from coordlog.log.user_folders import home_folder
 from coordlog.projections.pruning import plan_prune
+from coordlog.projections.waiting_splits import waiting_in
 from coordlog.schemas.record import Kind
 from coordlog.snapshots import newest_named
 
@@ -191,7 +192,7 @@ def _version_of(name: str) -> str:
 
 def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts:
     start = end = began = last = 0
-    plan, needed, problem = None, None, ""
+    plan, needed, problem, waiting = None, None, "", ""
     try:
         with opened(logs, job_id) as log:
             start, end = log.start_offset(), log.high_watermark()
@@ -200,6 +201,7 @@ def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts
                 began, last = first.timestamp_ms * 1000, _last_us(log, start, end)
                 if is_read:
                     plan = plan_prune(log.read(start, end), keep_checkpoints=RETAINED_CHECKPOINTS)
+                    waiting = waiting_in(log.read(start, end))
                 else:
                     needed = _needed(log, start, first, end)
             elif start > 0:
@@ -217,6 +219,7 @@ def _job(logs: _Examined, job_id: str, where: str, *, is_read: bool) -> JobFacts
         plan=plan,
         needed=needed,
         problem=problem,
+        waiting=waiting,
     )
 
 

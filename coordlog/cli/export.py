@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from coordlog.log.exported import write_exported
+from coordlog.log.exported import check_target, write_exported
 from coordlog.log.port import StoredRecord
 from coordlog.projections.redaction import Redaction
 
@@ -31,6 +31,7 @@ def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> No
 
     FILE is an Avro container file; it is there whole, or not at all. JOB may be such a file.
     """
+    check_target(file, "FILE")
     if file.exists() and not force:
         raise click.BadParameter(f"{file} is there; --force replaces it", param_hint="FILE")
 

@@ -6,6 +6,7 @@ import click
 from click.core import ParameterSource
 
 from coordlog.limits import (
+    ACK_TIMEOUT_S,
     CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
@@ -119,6 +120,18 @@ __all__ = ["ingest"]
 )
 @click.option("--delimiter", default=",", metavar="CHARACTER", help="CSV: between two fields.")
 @click.option(
+    "--quote",
+    default='"',
+    metavar="CHARACTER",
+    help="CSV: around a field; an empty text if quotes mean nothing.",
+)
+@click.option("--escape", metavar="CHARACTER", help="CSV: before a quote that is part of a field.")
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="All columns with their types, as in 'id bigint, name string'; without it they are found.",
+)
+@click.option(
     "--no-newlines-in-fields",
     is_flag=True,
     help="CSV: your word that no field holds a line end; large files are split then.",
@@ -128,6 +141,18 @@ __all__ = ["ingest"]
     type=click.Choice(["fail", "skip"]),
     default="fail",
     help="What becomes of a file that cannot be read, or a part of it, after the listing.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="GLOB",
+    help="Files or folders that are left out, by name or by path below SRC; may be given several times.",
+)
+@click.option(
+    "--partition-folders",
+    type=click.Choice(["refuse", "ignore"]),
+    default="refuse",
+    help="Files in folders such as month=3 whose rows have no such column: refuse them, or ignore the folder.",
 )
 @click.option(
     "--allow-other-source",
@@ -260,6 +285,14 @@ __all__ = ["ingest"]
     default=CALL_TIMEOUT_S,
     metavar="SECONDS",
     help="How long the transform may take for one batch before its attempt is failed.",
+)
+@click.option(
+    "--ack-timeout",
+    "ack_timeout_s",
+    type=float,
+    default=ACK_TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long an attempt that is in no call may take to ack an event before it is failed.",
 )
 @click.option(
     "--stop-timeout",

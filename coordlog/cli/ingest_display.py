@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,11 @@ __all__ = ["Display"]
 
 _REDRAW_S: Final = 0.25
 _LINE_EVERY_S: Final = 3.0
-_END_S: Final = 2.0
+_END_S: Final = 30.0
+"""How long a command that is over waits for a reader that does not read; a signal ends that wait."""
+_RESTORE_S: Final = 1.0
+_LINES_MAX: Final = 10_000
+"""Lines that wait for a reader; of more the newest are dropped, and their number is shown."""
 _BAR_COLUMNS: Final = 40
 _WIDE: Final = 10_000
 
@@ -36,7 +41,10 @@ class _PatientConsole(Console):
 
 
 class Display:
-    """Lines, and below them what is under way. `say` from any thread; a context manager.
+    """Lines, and below them what is under way. A context manager.
+
+    `say` and `doing` never wait, on any thread and in a handler of a signal: a thread of the display
+    alone writes, so that a reader that does not read stops no job.
 
     Args:
         output: Where to.
@@ -63,6 +71,9 @@ class Display:
             self._console.width = _WIDE
         self._look, self._meter = look, RateMeter()
         self._doing = ""
+        # Put from a signal's handler too, which may interrupt another `put` of its thread.
+        self._lines: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
+        self._dropped = 0
         self._ended = threading.Event()
         self._live = Live(
             console=self._console,
@@ -86,20 +97,30 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop; what `say` was given stays."""
+        """Stop; what `say` was given is written first."""
         self._ended.set()
+        self._lines.put(None)
         self._thread.join(_END_S)
         self.restore_terminal()
 
     def restore_terminal(self) -> None:
         """Give the terminal back as it was; for an end at once, too."""
         if self._is_terminal:
-            self._live.stop()
-            self._console.show_cursor()
+            # On a thread of its own: a terminal that stands still may hold the one that writes.
+            restoring = threading.Thread(target=self._restore, daemon=True)
+            restoring.start()
+            restoring.join(_RESTORE_S)
+
+    def _restore(self) -> None:
+        self._live.stop()
+        self._console.show_cursor()
 
     def say(self, line: str, *, style: str | None = None) -> None:
         """One line that stays."""
-        self._console.print(Text(line, style=style or ""), soft_wrap=True)
+        if self._lines.qsize() >= _LINES_MAX:
+            self._dropped += 1
+            return
+        self._lines.put(Text(line, style=style or ""))
 
     def doing(self, what: str) -> None:
         """What is under way, until it is said to be something else; nothing: only the progress."""
@@ -109,7 +130,8 @@ class Display:
 
     def _run(self) -> None:
         last_line_s = time.monotonic()
-        while not self._ended.wait(_REDRAW_S):
+        while not self._ended.is_set():
+            self._write_lines()
             progress, now_s = self._look(), time.monotonic()
             rates = None if progress is None else self._meter.see(now_s, progress)
             if self._is_terminal:
@@ -118,7 +140,27 @@ class Display:
                 progress is not None and rates is not None and now_s - last_line_s >= _LINE_EVERY_S
             ):
                 last_line_s = now_s
-                self.say(progress_line(progress, rates, _now_us()))
+                line = progress_line(progress, rates, _now_us())
+                self._console.print(Text(line), soft_wrap=True)
+
+        self._write_lines(is_last=True)
+
+    def _write_lines(self, *, is_last: bool = False) -> None:
+        """What waits, and what comes until the next redrawing."""
+        due_s = time.monotonic() + _REDRAW_S
+        while True:
+            try:
+                left_s = 0.0 if is_last else max(0.0, due_s - time.monotonic())
+                line = self._lines.get(timeout=left_s) if left_s else self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is not None:
+                self._console.print(line, soft_wrap=True)
+            elif not is_last:
+                return
+            if self._dropped and self._lines.qsize() < _LINES_MAX // 2:
+                count, self._dropped = self._dropped, 0
+                self._console.print(Text(f"{count:,} lines were dropped: this output was not read"))
 
     def _picture(self, progress: Progress | None, rates: Rates | None) -> RenderableType:
         parts: list[RenderableType] = []

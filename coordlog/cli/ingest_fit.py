@@ -22,9 +22,14 @@ _OF_FILES: Final = {
     "null_values": "--null-value",
     "encoding": "--encoding",
     "delimiter": "--delimiter",
+    "quote": "--quote",
+    "escape": "--escape",
+    "schema": "--schema",
     "no_newlines_in_fields": "--no-newlines-in-fields",
     "on_error": "--on-error",
+    "exclude": "--exclude",
     "allow_other_source": "--allow-other-source",
+    "partition_folders": "--partition-folders",
     "is_watching": "--watch",
     "watch_interval_s": "--watch-interval",
     "idle_timeout_s": "--idle-timeout",
@@ -37,6 +42,9 @@ _OF_FORMATS: Final = {
     "null_values": ("csv",),
     "encoding": ("csv", "jsonl", "text"),
     "delimiter": ("csv",),
+    "quote": ("csv",),
+    "escape": ("csv",),
+    "schema": ("csv", "jsonl", "parquet"),
     "no_newlines_in_fields": ("csv",),
 }
 _OF_WATCHES: Final = ("watch_interval_s", "idle_timeout_s")
@@ -73,9 +81,9 @@ def unfit(options: IngestOptions) -> list[Unfit]:
 
 
 def fitted(options: IngestOptions) -> IngestOptions:
-    """The same without those that do nothing, as far as they were not given to this command."""
+    """The same without those that do nothing: each is an error or a warning of its own already."""
     defaults = {one.name: one.default for one in fields(options)}
-    left_out = {one.field: defaults[one.field] for one in unfit(options) if not one.is_told}
+    left_out = {one.field: defaults[one.field] for one in unfit(options)}
     return replace(options, **left_out)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ def kafka_source(options: IngestOptions) -> KafkaSource:
     from coordlog.spark_integration.kafka.source import KafkaSource  # noqa: PLC0415, heavy
 
     url = urlsplit(options.source)
-    if "@" in url.netloc:
+    if "@" in options.source:  # no host and no topic has one
         # Not shown: it holds a user, perhaps a password.
         raise OptionError(
             "SRC",

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from coordlog.chain import Chain
-from coordlog.errors import CoordlogError, UsageError
+from coordlog.errors import CoordlogError, OptionsError
 from coordlog.limits import (
+    ACK_TIMEOUT_S,
     CALL_TIMEOUT_S,
     FILE_BATCH_ROWS,
     LISTING_TIMEOUT_S,
@@ -42,23 +43,11 @@ _RESTARTS: Final = range(1001)
 _INTERVAL_S: Final = (0.01, 86_400.0)
 _LOG_TIMEOUT_S: Final = (1.0, 86_400.0)
 _CALL_TIMEOUT_S: Final = (1.0, 86_400.0)
+_ACK_TIMEOUT_S: Final = (1.0, 86_400.0)
 _STOP_TIMEOUT_S: Final = (0.0, 86_400.0)
 _NAME_CHARS: Final = 40
 
 R = TypeVar("R")
-
-
-class OptionsError(UsageError):
-    """Options that are out of range or do not fit: all of them, not the first."""
-
-    def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__(problems)
-        self.problems = problems
-
-    def __str__(self) -> str:
-        if len(self.problems) == 1:
-            return self.problems[0]
-        return "".join([f"{len(self.problems)} options:", *(f"\n  {one}" for one in self.problems)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +73,17 @@ class IngestOptions:
     null_values: tuple[str, ...] = ()
     """Nothing: the empty field."""
     on_error: Literal["fail", "skip"] = "fail"
+    exclude: tuple[str, ...] = ()
+    """Globs of files that are left out."""
     allow_other_source: bool = False
+    partition_folders: Literal["refuse", "ignore"] = "refuse"
     encoding: str = "utf-8"
     delimiter: str = ","
+    quote: str = '"'
+    """Empty: quotes mean nothing."""
+    escape: str | None = None
+    schema: str | None = None
+    """A DDL string."""
     batch_rows: int = FILE_BATCH_ROWS
     no_newlines_in_fields: bool = False
     transform: str | None = None
@@ -108,6 +105,7 @@ class IngestOptions:
     log_timeout_s: float = LOG_TIMEOUT_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     call_timeout_s: float = CALL_TIMEOUT_S
+    ack_timeout_s: float = ACK_TIMEOUT_S
     payload_store: str | None = None
     payload_limit_bytes: int = PAYLOAD_BYTES_MAX
     is_verbose: bool = False
@@ -171,9 +169,11 @@ def parts_of(options: IngestOptions) -> IngestParts:
     def attempt(make: Callable[[], R]) -> R | None:
         try:
             return make()
+        except OptionsError as error:
+            problems.extend(error.problems)
         except CoordlogError as error:
             problems.append(str(error))
-            return None
+        return None
 
     job_id = options.job_id or default_job_id(options.destination)
     attempt(lambda: check_job_id(job_id))
@@ -226,9 +226,14 @@ def _file_source(options: IngestOptions) -> FileSource:
         null_values=options.null_values or ("",),
         encoding=options.encoding,
         delimiter=options.delimiter,
+        quote=options.quote or None,
+        escape=options.escape,
+        schema=options.schema,
         no_newlines_in_fields=options.no_newlines_in_fields,
         on_error=options.on_error,
+        exclude=options.exclude,
         allow_other_path=options.allow_other_source,
+        partition_folders=options.partition_folders,
     )
 
 
@@ -260,6 +265,7 @@ def _out_of_range(options: IngestOptions) -> list[str]:
         ("--log-timeout", options.log_timeout_s, _LOG_TIMEOUT_S),
         ("--stop-timeout", options.stop_timeout_s, _STOP_TIMEOUT_S),
         ("--call-timeout", options.call_timeout_s, _CALL_TIMEOUT_S),
+        ("--ack-timeout", options.ack_timeout_s, _ACK_TIMEOUT_S),
     ):
         if not lowest <= value <= highest:
             problems.append(f"{name} is {value:g}; it must be {lowest:g} to {highest:g} seconds")

@@ -57,8 +57,14 @@ def redirected(path: Path) -> Iterator[IO[str]]:
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        with os.fdopen(os.dup(saved[0]), "w", encoding=sys.stdout.encoding) as former:
+        former = os.fdopen(os.dup(saved[0]), "w", encoding=sys.stdout.encoding)
+        try:
             yield former
+        finally:
+            # A thread that writes to a reader that does not read holds the file.
+            closing = threading.Thread(target=former.close, daemon=True)
+            closing.start()
+            closing.join(_END_S)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

@@ -11,7 +11,7 @@ from typing import Final
 from coordlog.chain import Chain
 from coordlog.claiming import former_logs
 from coordlog.coordinators.listing import listed_in_time
-from coordlog.errors import CoordlogError, DriverAliveError, RecordError, RestoreError
+from coordlog.errors import CoordlogError, RecordError, RestoreError
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import Log, StoredRecord
@@ -24,7 +24,7 @@ from coordlog.projections.unfit import Applying
 from coordlog.restore import check_counts, check_fits, check_identity, projection_of, rebuild
 from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, count
 from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.liveness import driver_liveness
+from coordlog.spark_integration.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.payload_options import PayloadChoice
 
 from .ingest_options import IngestOptions, IngestParts
@@ -115,7 +115,7 @@ def look(
             if found.is_finished and not options.is_again:
                 return found
             if not options.is_take_over:
-                _refuse_live_driver(job_id, state)
+                refuse_unless_gone(NamedDriver.of(state))  # as the driver does, before Spark starts
             if not elsewhere:
                 _check_destination(job_id, watched.fold, parts.sink)
         parts.sink.prepare(job_id)
@@ -146,17 +146,6 @@ def _check_fits(
         allow_non_restored_state=options.allow_non_restored_state,
         from_checkpoint=options.from_checkpoint,
     )
-
-
-def _refuse_live_driver(job_id: str, state: JobState) -> None:
-    """As the driver itself does before it takes over, the seconds of Spark's start earlier.
-
-    Raises:
-        DriverAliveError: It lives, or something answers under its name.
-    """
-    endpoint = state.launch.get("endpoint", "")
-    if driver_liveness(job_id, endpoint=endpoint, driver_id=state.driver_id).answers:
-        raise DriverAliveError(job_id, state.epoch, state.driver_id, endpoint)
 
 
 def _known_splits(state: JobState, fold: ProgressFold) -> Collection[str]:

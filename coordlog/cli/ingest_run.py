@@ -20,6 +20,7 @@ from coordlog.spark_integration.job import Job
 
 from .exits import Exit
 from .ingest_display import Display
+from .ingest_failures import FailureLines
 from .ingest_options import IngestOptions, IngestParts, parts_of
 from .ingest_output import Followed, output_file, redirected
 from .ingest_preflight import Found, look
@@ -83,6 +84,7 @@ class _Ingest:
         self._options, self._parts, self._output = options, parts, output
         self._began_s = time.monotonic()
         self._fold = ProgressFold()
+        self._failures = FailureLines(f"coordlog failures {parts.job_id}{self._servers_option()}")
         self._found: Found | None = None
         self._is_running = False
         self._is_waiting = False
@@ -216,6 +218,7 @@ class _Ingest:
             log_timeout_s=options.log_timeout_s,
             stop_timeout_s=options.stop_timeout_s,
             call_timeout_s=options.call_timeout_s,
+            ack_timeout_s=options.ack_timeout_s,
             payload_store=options.payload_store,
             payload_limit_bytes=options.payload_limit_bytes,
             endpoint=parts.endpoint,
@@ -303,6 +306,8 @@ class _Ingest:
             self._fold.apply(record)
         progress = self._fold.progress
         self._tell_of_listing(earlier, progress)
+        for line in self._failures.see(records):
+            self._shown.say(line, style="yellow")
         for what, command in sorted(progress.poison.items()):
             if what not in earlier.poison:
                 self._shown.say(

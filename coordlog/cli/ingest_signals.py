@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,7 +60,17 @@ class StopSignals:
     def deferred(self) -> Iterator[None]:
         """A block that must not be cut off; a signal that came meanwhile is raised at its end."""
         self._is_deferred = True
-        yield
+        signals: list[int] = []
+        try:
+            with _noticed(signals):
+                yield
+        except Exception as error:
+            # Spark's handler stands in the place of ours while it starts, and may fail at that.
+            self.received = self.received or next(iter(signals), None)
+            if self.received is None:
+                raise
+            # A signal to the whole process group ends the JVM that is only starting, too.
+            raise StoppedError(self.received) from error
         self._is_deferred = False
         if self.received is not None:
             raise StoppedError(self.received)
@@ -77,6 +88,22 @@ class StopSignals:
         if not self._is_deferred:
             raise StoppedError(number)
         self._noted()
+
+
+@contextmanager
+def _noticed(signals: list[int]) -> Iterator[None]:
+    """Adds the signals that came during the block, whatever handles them, at its end."""
+    reads, writes = socket.socketpair()
+    with reads, writes:
+        for end in (reads, writes):
+            end.settimeout(0)
+        former = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(former)
+            with suppress(BlockingIOError):
+                signals += (one for one in reads.recv(100) if one in _SIGNALS)
 
 
 def _kill_children() -> None:

@@ -29,6 +29,8 @@ def spark_session(master: str | None, slots: int) -> Iterator[SparkSession]:
     finally:
         try:
             spark.stop()
+        except Exception as error:  # noqa: BLE001, the job is over: Spark's end changes nothing of it
+            _logging.warning("Spark could not be stopped, its JVM has probably ended: %r", error)
         finally:
             _end_jvm()
 

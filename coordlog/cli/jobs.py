@@ -2,38 +2,99 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
+from rich.text import Text
 
 from coordlog.errors import CommandError, CoordlogError, OptionError
 from coordlog.log.payload_store import KeptPayload, PayloadStore
 from coordlog.log.port import LogIdentity
 from coordlog.payload_cleaning import FileUse, PayloadUse, payload_use
+from coordlog.projections.payload_json import on_one_line
 from coordlog.schemas.header import Header
 
-from .console import iso
-from .living import refuse_live_driver, reign_in
+from .console import Column, iso, lasted, new_console, print_table
+from .job_states import JobRow, JobState, job_rows
+from .living import driver_in, refuse_live_driver
 from .logs import Logs, no_such_job, with_logs
 from .payload_store import StoreFinder, payload_store_option
 from .reading import opened
+from .tables import json_option, print_all
 
 __all__ = ["delete", "jobs"]
 
 _FOLDERS_SHOWN = 5
+_REASON_CHARS = 200
 _OF_KNOWN_REIGNS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
 
 
+_COLUMNS = (
+    Column("JOB"),
+    Column("STATE"),
+    Column("LAST RECORD"),
+    Column("SPLITS", is_right=True),
+    Column("ROWS", is_right=True),
+    Column("FAILURES", is_right=True, rank=1),
+    Column("LAST FAILURE"),
+)
+_STYLES = {
+    JobState.NEW: "",
+    JobState.RUNNING: "cyan",
+    JobState.STOPPED: "",
+    JobState.UNANSWERED: "magenta",
+    JobState.FINISHED: "green",
+    JobState.FAILED: "red",
+    JobState.COPY: "",
+    JobState.UNREADABLE: "red",
+}
+
+
 @click.command()
+@click.option("--names", is_flag=True, help="Only their names, one a line: no log is read.")
+@json_option
 @with_logs
-def jobs(logs: Logs) -> None:
-    """List the jobs that have a log, one a line."""
+def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
+    """List the jobs that have a log: what each does now, how far it is, and its last failure.
+
+    STATE is running if its driver answers, stopped if it was stopped in order, else: no driver
+    answers; or how the job has ended. SPLITS are finished of known, ROWS those of finished splits.
+    """
+    if names and as_json:
+        raise click.UsageError("give either --json or --names: --names has no fields")
     found = logs.jobs()
-    for one in found:
-        click.echo(one)
+    if names:
+        for one in found:
+            click.echo(one)
+    elif found:
+        rows = job_rows(logs, found)
+        if as_json:
+            print_all(rows)
+        else:
+            print_table(new_console(), _COLUMNS, [_cells(row, _now_us()) for row in rows])
     if not found:
         click.echo(f"there are no jobs at {logs.where}", err=True)
+
+
+def _cells(row: JobRow, now_us: int) -> tuple[str | Text, ...]:
+    age = "" if row.last_us is None else f"{lasted(row.last_us, max(now_us, row.last_us))} ago"
+    is_why = row.last_failure is None and row.state in (JobState.UNREADABLE, JobState.UNANSWERED)
+    failure = (row.why if is_why else row.last_failure) or ""
+    return (
+        row.job_id,
+        Text(row.state.value, style=_STYLES[row.state]),
+        age,
+        f"{row.splits_finished:,}/{row.splits_known:,}",
+        f"{row.rows:,}",
+        str(row.failures),
+        on_one_line(failure, _REASON_CHARS),
+    )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 @click.command()
@@ -113,9 +174,9 @@ def _refuse_live_driver(logs: Logs, job: str) -> _Looked:
     with opened(logs, job) as log:
         # Before it is read: what comes later is a change.
         looked = _Looked(log.identity, log.high_watermark())
-        reign = reign_in(log, job)
-    if reign is not None:
-        refuse_live_driver(job, reign, is_take_over=False)
+        driver = driver_in(log, job)
+    if driver is not None:
+        refuse_live_driver(driver, is_take_over=False)
     return looked
 
 

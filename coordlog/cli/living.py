@@ -2,126 +2,109 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
-from coordlog.log.port import Log
+from coordlog.log.port import Log, LogIdentity
 from coordlog.projections.audit import audit_records
 from coordlog.projections.snapshots import SnapshotUnusableError, state_of
-from coordlog.projections.state import JobState
+from coordlog.projections.stops import is_driver_stopped
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.liveness import Liveness, driver_liveness
-from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.spark_integration.liveness import NamedDriver, refuse_unless_gone
 
-__all__ = ["Reign", "driver_lives", "refuse_live_driver", "reign_in"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reign:
-    """The epoch in force, and where its driver listens."""
-
-    epoch: int
-    driver_id: str
-    endpoint: str
-    """Empty where nobody does."""
-    is_over: bool
-    """Whether the job has ended."""
-
-    @classmethod
-    def of(cls, state: JobState) -> Reign:
-        """That of a state."""
-        return cls(
-            epoch=state.epoch,
-            driver_id=state.driver_id,
-            endpoint=state.launch.get("endpoint", ""),
-            is_over=state.is_over,
-        )
+__all__ = ["DriverFold", "driver_in", "driver_lives", "refuse_live_driver"]
 
 
-def reign_in(log: Log, job: str) -> Reign | None:
-    """The reign in force by the headers and the reigns alone, whatever else of the log can be read.
+def driver_in(log: Log, job: str) -> NamedDriver | None:
+    """The driver of the epoch in force by the headers and the epochs alone, whatever else of the log can be read.
 
-    None where none has begun.
+    None if no epoch has begun, or if the one in force is another log's: of a copy that no driver has
+    opened, none drives it.
 
     Raises:
         CommandError: What counts in the log cannot be told.
     """
-    found: Reign | None = None
+    fold = DriverFold(job, log.identity)
     try:
         for one in audit_records(log.read(log.start_offset(), log.high_watermark())):
             if one.counts and one.record is not None:
-                found = _after(found, one.record)
+                fold.apply(one.record)
     except (RecordError, SnapshotUnusableError, PayloadLostError) as error:
         raise CommandError(
             job,
             f"whether a driver of it lives cannot be told: {error}",
-            "where it is surely gone, --take-over",
+            "if it is surely gone, --take-over",
         ) from error
-    return found
+    return fold.driver
 
 
-def _after(before: Reign | None, record: Record) -> Reign | None:
+class DriverFold:
+    """The fold behind `driver_in`: `apply` takes each record that counts, in log order."""
+
+    def __init__(self, job: str, identity: LogIdentity) -> None:
+        self._job, self._identity = job, identity
+        self.driver: NamedDriver | None = None
+
+    def apply(self, record: Record) -> None:
+        """One more record."""
+        self.driver = _after(self.driver, record, self._job, self._identity)
+
+
+def _after(
+    before: NamedDriver | None, record: Record, job: str, here: LogIdentity
+) -> NamedDriver | None:
     if record.kind is Kind.EPOCH_STARTED:
-        return Reign(
+        says = record.attributes
+        there = (says.get("cluster_id", here.cluster_id), says.get("topic_id", here.topic_id))
+        if record.job_id != job or there != (here.cluster_id, here.topic_id):
+            return None
+        return NamedDriver(
+            job_id=job,
             epoch=record.epoch,
             driver_id=record.driver_id,
-            endpoint=record.attributes.get("endpoint", ""),
-            is_over=False,
+            endpoint=says.get("endpoint", ""),
+            host=says.get("host", ""),
+            # A command's epoch has no endpoint, and begins none of the job's own.
+            is_stopped="endpoint" not in says and before is not None and before.is_stopped,
         )
     if record.kind is Kind.SNAPSHOT and before is None:  # a pruned log begins with it
-        return Reign.of(state_of(record))
+        return _of_snapshot(record, job, here)
     if record.kind in (Kind.JOB_FINISHED, Kind.JOB_FAILED) and before is not None:
         return replace(before, is_over=True)
+    if is_driver_stopped(record) and before is not None:
+        return replace(before, is_stopped=True)
     return before
 
 
-def driver_lives(
-    job: str, reign: Reign, *, is_take_over: bool, refusal: type[CommandError] = CommandError
-) -> bool:
-    """Whether a driver of the job answers, and proves itself.
+def _of_snapshot(record: Record, job: str, here: LogIdentity) -> NamedDriver | None:
+    state = state_of(record)
+    says = state.launch
+    there = (says.get("cluster_id", here.cluster_id), says.get("topic_id", here.topic_id))
+    is_here = state.job_id == job and there == (here.cluster_id, here.topic_id)
+    return NamedDriver.of(state) if is_here else None
 
-    Args:
-        job: The job.
-        reign: The one in force.
-        is_take_over: The user says that none does.
-        refusal: What is raised.
+
+def driver_lives(driver: NamedDriver, *, is_take_over: bool) -> bool:
+    """Whether the driver answers, and proves itself; False if it is proved to be gone, or the user says so.
 
     Raises:
-        CommandError: Nobody here can tell: there is no token to ask with.
+        DriverUnknownError: It may live.
     """
     if is_take_over:
         return False
-    found = driver_liveness(job, endpoint=reign.endpoint, driver_id=reign.driver_id)
-    if found in (Liveness.LIVES, Liveness.GONE) or reign.is_over:
-        return found is Liveness.LIVES
-    raise refusal(job, *_untold(found, reign))
+    try:
+        refuse_unless_gone(driver)
+    except DriverAliveError:
+        return True
+    return False
 
 
-def _untold(found: Liveness, reign: Reign) -> tuple[str, str]:
-    """What is not known, and what to do."""
-    if found is Liveness.UNPROVED:
-        problem = (
-            f"something at {reign.endpoint} answers as its driver {reign.driver_id}, and no token "
-            "that is here proves that it is"
-        )
-    else:
-        problem = (
-            f"whether its driver at {reign.endpoint} lives cannot be asked from here, without its "
-            "token"
-        )
-    next_step = (
-        f"run this where the driver ran, or give its token in {TOKEN_VARIABLE}; where it is surely "
-        "gone, --take-over"
-    )
-    return problem, next_step
-
-
-def refuse_live_driver(job: str, reign: Reign, *, is_take_over: bool) -> None:
-    """Go on only where no driver of the job lives.
+def refuse_live_driver(driver: NamedDriver, *, is_take_over: bool) -> None:
+    """Go on only if no driver of the job lives.
 
     Raises:
         DriverAliveError: One does; the message says where.
-        CommandError: As `driver_lives`.
+        DriverUnknownError: One may.
     """
-    if driver_lives(job, reign, is_take_over=is_take_over):
-        raise DriverAliveError(job, reign.epoch, reign.driver_id, reign.endpoint)
+    if not is_take_over:
+        refuse_unless_gone(driver)

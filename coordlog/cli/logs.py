@@ -281,7 +281,12 @@ def security_of(*, is_shared: bool) -> Security:
 
 
 def no_such_job(job_id: str, where: str, there: tuple[str, ...]) -> TopicError:
-    """The error that says so, and what there is."""
+    """The error that says so, and what there is.
+
+    Raises:
+        OptionError: No job can have this id.
+    """
+    check_job_id(job_id)
     jobs = f"the jobs there are {', '.join(there)}" if there else "there are no jobs there at all"
     return TopicError(f"{job_id}.log", f"there is no job {job_id!r} at {where}", jobs)
 

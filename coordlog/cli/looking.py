@@ -27,7 +27,17 @@ from coordlog.projections.state_json import differences, state_json
 from coordlog.projections.verification import verify as verify_log
 from coordlog.schemas.stored import content_length
 
-from .console import Column, crop, iso, json_of, new_console, print_json, print_table, time_of
+from .console import (
+    Column,
+    crop,
+    iso,
+    json_of,
+    new_console,
+    print_json,
+    print_table,
+    reason_text,
+    time_of,
+)
 from .exits import Exit
 from .logs import Logs, with_history
 from .payload_store import StoreFinder, payload_store_option
@@ -110,7 +120,7 @@ def _print_state(made: Moment) -> None:
         f"{job.next_checkpoint_id}; {made.record_count:,} records count, {made.void_count:,} do not"
     )
     for reason in job.reasons[:1]:
-        click.echo(f"last failure: {on_one_line(reason, _CHARS)}")
+        click.echo(f"last failure: {reason_text(reason)}")
     click.echo()
     print_table(console, _SUBTASK_COLUMNS, _subtask_rows(job))
     gateways = [
@@ -327,12 +337,13 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
     began = time.monotonic()
     with opened(logs, job) as log:
         identity, end = log.identity, log.high_watermark()
+        finder = StoreFinder(job, payload_store, log)
         is_redacted = isinstance(log, ExportedLog) and log.is_redacted
         found = verify_log(
             log.read(log.start_offset(), end),
             identity=(identity.cluster_id, identity.topic_id),
             on_progress=told_of(end, "checked"),
-            open_payload=None if is_redacted else StoreFinder(job, payload_store).open,
+            open_payload=None if is_redacted else finder.open_unless_copy,
         )
     if as_json:
         print_json(
@@ -355,14 +366,20 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
             f"{found.stored_bytes:,} bytes, in "
             f"{time.monotonic() - began:.1f} s"
         )
-        if found.absent_count:
+        if found.absent_count and is_redacted:
             click.echo(f"{found.absent_count:,} stored payloads are not in this redacted export")
+        elif found.absent_count:
+            click.echo(
+                f"{found.absent_count:,} stored payloads were not checked: a copy of a history opens no store by "
+                "itself; name it with --payload-store"
+            )
         for version, count in sorted(found.other_snapshots.items()):
             click.echo(
                 f"{count:,} snapshots of {version} were not compared with the fold: another version of "
                 "coordlog wrote them, and reads them"
             )
-        holds = "all that could be checked holds" if found.other_snapshots else "all of it holds"
+        is_partial = found.other_snapshots or (found.absent_count and not is_redacted)
+        holds = "all that could be checked holds" if is_partial else "all of it holds"
         click.echo(holds if not found.fault_count else f"{found.fault_count:,} faults")
     if found.fault_count:
         click.get_current_context().exit(Exit.FAILED)

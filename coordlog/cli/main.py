@@ -6,6 +6,7 @@ does not wait for Spark's import.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -19,7 +20,7 @@ import click
 from coordlog.errors import CoordlogError
 
 from .config_names import CONFIG_VARIABLE, name_variables
-from .configuring import configure, name_variable, provenance, read_config
+from .configuring import configure, in_options, name_variable, provenance, read_config
 from .exits import Exit, exit_of, message_of
 from .version import print_version
 
@@ -104,6 +105,10 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The subcommand, to which the configuration has been given."""
+        if not ctx.resilient_parsing and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and not ctx.resilient_parsing:
             configure(ctx, (name,), command)
@@ -129,7 +134,8 @@ class _Commands(click.Group):
             if ctx.params["debug"]:
                 raise
             where = provenance(ctx, error)
-            _end(ctx, "\n".join([_message(error), *where]), exit_of(error))
+            message = in_options(ctx, _message(error))
+            _end(ctx, "\n".join([message, *where]), exit_of(error))
         return result
 
 

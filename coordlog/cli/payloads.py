@@ -46,7 +46,7 @@ def payloads(
             raise click.UsageError(
                 f"{logs.where} is redacted: it has no addresses of payloads any more"
             )
-        store = StoreFinder(job, payload_store).store_of(log)
+        store = StoreFinder(job, payload_store, log).store_of(log)
         if store is None:
             raise OptionError("--payload-store", None, "given: the history of this job names none")
         use = payload_use(log, store)

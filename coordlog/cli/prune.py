@@ -16,10 +16,11 @@ from coordlog.errors import (
     RequestError,
 )
 from coordlog.limits import RETAINED_CHECKPOINTS
+from coordlog.log.exported import check_target
 from coordlog.log.port import Log
 from coordlog.log.user_folders import home_folder, private_folder
 from coordlog.own_reign import read_job
-from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
+from coordlog.own_snapshot import projections_of_users, take_own_snapshot, why_no_own_snapshot
 from coordlog.payload_cleaning import clean, payload_use
 from coordlog.projections.pruning import PrunePlan
 from coordlog.projections.snapshots import state_and_kept_apart
@@ -29,8 +30,9 @@ from coordlog.pruning import prune as prune_log
 from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.stored import STORE_ATTRIBUTE, opened
 from coordlog.spark_integration.client_requests import request_coordinator
+from coordlog.spark_integration.liveness import NamedDriver
 
-from .living import Reign, driver_lives, reign_in
+from .living import driver_in, driver_lives
 from .logs import WritableLogs, with_logs
 from .payload_store import StoreFinder, payload_store_option
 
@@ -89,12 +91,14 @@ def prune(
     taken. All of the log is folded and compared with its snapshots before anything is removed, and
     what is removed is archived first, in the form of `coordlog export`.
     """
+    if archive is not None:
+        check_target(archive, "--archive")
     log = logs.open_to_write(job)
     try:
-        finder = StoreFinder(job, payload_store)
-        reign = reign_in(log, job)
-        sequence = _snapshot(job, reign, is_take_over=is_take_over)
-        if sequence is None and reign is not None:
+        finder = StoreFinder(job, payload_store, log)
+        driver = driver_in(log, job)
+        sequence = _snapshot(job, driver, is_take_over=is_take_over)
+        if sequence is None and driver is not None:
             sequence = _own_snapshot(log, job, finder)
         plan = planned(
             log, job, keep_checkpoints=keep_checkpoints, sequence=sequence, on_progress=_folded
@@ -105,6 +109,12 @@ def prune(
         shown = _shown(job, plan)
         if plan.state.kept:
             click.echo(_warned(job, plan), err=True)
+        if own := projections_of_users(plan.state):
+            click.echo(
+                f"warning: after this only a job with the projections {', '.join(own)} starts on this log: a field "
+                "that its state gets with a default is read, a new version of a projection is not",
+                err=True,
+            )
         if not yes:
             click.confirm(f"{shown}. Archive and remove it?", abort=True)
         path = archive or _archive(job, plan)
@@ -150,21 +160,21 @@ def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callabl
     return clean_store
 
 
-def _snapshot(job: str, reign: Reign | None, *, is_take_over: bool) -> int | None:
+def _snapshot(job: str, driver: NamedDriver | None, *, is_take_over: bool) -> int | None:
     """The sequence of a new one, taken by the driver; None where none lives."""
-    if reign is None or not driver_lives(job, reign, is_take_over=is_take_over):
+    if driver is None or not driver_lives(driver, is_take_over=is_take_over):
         return None
     try:
         answer = request_coordinator(
             "",
             SnapshotWanted(why="prune"),
             job_id=job,
-            endpoint=reign.endpoint,
+            endpoint=driver.endpoint,
             response_types=(SnapshotTaken,),
         )
     except RequestError as error:
         raise CommandError(
-            job, f"its driver at {reign.endpoint} has taken no snapshot: {error}", "try again"
+            job, f"its driver at {driver.endpoint} has taken no snapshot: {error}", "try again"
         ) from error
     return answer.sequence
 

@@ -16,7 +16,17 @@ from coordlog.projections.read_audit import (
     reads_and_streams,
 )
 
-from .console import Column, day_of, json_of, lasted, new_console, print_json, print_table, time_of
+from .console import (
+    Column,
+    day_of,
+    json_of,
+    lasted,
+    new_console,
+    print_json,
+    print_table,
+    reason_text,
+    time_of,
+)
 from .logs import Logs, with_history
 from .reading import records_of
 
@@ -71,7 +81,7 @@ def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
     print_table(new_console(), _SPLIT_COLUMNS if by_split else _TASK_COLUMNS, list(cells))
     tasks = sum(len(one.tasks) for one in found)
     again = sum(one.plans > 1 for one in found)
-    failed = sum(task.end is TaskEnd.FAILED for one in found for task in one.tasks)
+    failed = sum(task.status is TaskEnd.FAILED for one in found for task in one.tasks)
     click.echo(
         f"\nreads: {len(found):,} ({again:,} planned again, "
         f"{sum(one.is_committed for one in found):,} committed). "
@@ -99,13 +109,13 @@ def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
         str(task.partition),
         str(task.task_attempt_id),
         f"{task.host}:{task.pid}",
-        time_of(task.began_us),
-        lasted(task.began_us, task.ended_us),
-        Text(task.end.value, style=_END_STYLES[task.end]),
+        time_of(task.started_us),
+        lasted(task.started_us, task.ended_us),
+        Text(task.status.value, style=_END_STYLES[task.status]),
         f"{task.given:,}",
         f"{task.finished:,}",
         f"{task.rows:,}",
-        on_one_line(task.reason or "", _REASON_CHARS),
+        reason_text(task.reason),
     )
 
 

@@ -26,9 +26,10 @@ from coordlog.schemas.reads import ReadsOpened
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
 from coordlog.spark_integration.kafka.payloads import KafkaListing
+from coordlog.spark_integration.liveness import NamedDriver
 
 from .driver_asked import ask_driver
-from .living import Reign, driver_lives
+from .living import driver_lives
 from .logs import WritableLogs, with_logs
 
 __all__ = ["skip"]
@@ -101,7 +102,7 @@ def skip(
             _check_is_no_partition(made.state, split_id)
         if _is_skipped(made.state, wanted):
             click.echo(f"{wanted.shown} of job {job} is skipped already", err=True)
-        elif driver_lives(job, Reign.of(made.state), is_take_over=is_take_over, refusal=SkipError):
+        elif driver_lives(NamedDriver.of(made.state), is_take_over=is_take_over):
             _ask(job, made.state, wanted, why)
         else:
             _append(log, job, made, wanted, why)

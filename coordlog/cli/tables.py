@@ -13,12 +13,32 @@ from coordlog.projections.audit import Audit
 from coordlog.projections.checkpoint_audit import CheckpointRow, CheckpointStatus
 from coordlog.projections.payload_json import on_one_line
 from coordlog.projections.split_audit import SplitPlace, SplitRow
+from coordlog.projections.table_columns import TABLES
+from coordlog.projections.table_values import TableRow, values_of
 
-from .console import Column, json_of, lasted, new_console, print_json, print_table, time_of
+from .console import (
+    Column,
+    json_of,
+    lasted,
+    new_console,
+    print_json,
+    print_table,
+    reason_text,
+    table_json,
+    time_of,
+)
 from .logs import Logs, with_history
 from .reading import audit_of
 
-__all__ = ["attempts", "checkpoints", "json_option", "number_text", "print_all", "splits"]
+__all__ = [
+    "attempts",
+    "checkpoints",
+    "json_option",
+    "number_text",
+    "print_all",
+    "print_rows",
+    "splits",
+]
 
 _REASON_CHARS = 120
 
@@ -27,6 +47,7 @@ _END_STYLES = {
     AttemptEnd.COMPLETED: "green",
     AttemptEnd.FAILED: "red",
     AttemptEnd.FENCED: "magenta",
+    AttemptEnd.STOPPED: "",
 }
 _STATUS_STYLES = {
     CheckpointStatus.PENDING: "cyan",
@@ -41,6 +62,7 @@ _PLACE_STYLES = {
     SplitPlace.IN_CHECKPOINT: "green",
     SplitPlace.COMMITTED: "bold green",
     SplitPlace.SKIPPED: "bold yellow",
+    SplitPlace.WITHDRAWN: "yellow",
 }
 
 _ATTEMPT_COLUMNS = (
@@ -99,7 +121,7 @@ def attempts(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     found = audit_of(logs, job)
     if as_json:
-        print_all(found.attempts)
+        print_rows("attempts", found.attempts)
         return
     print_table(new_console(), _ATTEMPT_COLUMNS, [_attempt_cells(one) for one in found.attempts])
     ends = Counter(one.end.value for one in found.attempts)
@@ -123,7 +145,7 @@ def _attempt_cells(one: AttemptRow) -> tuple[str | Text, ...]:
         f"{one.events_up}/{one.events_down}/{one.events_failed}",
         str(one.checkpoints_acked),
         " ".join(map(str, one.resets)),
-        on_one_line(one.reason or "", _REASON_CHARS),
+        reason_text(one.reason),
     )
 
 
@@ -146,7 +168,7 @@ def splits(logs: Logs, *, job: str, thrown_away: bool, skipped: bool, as_json: b
         if (one.thrown_away or not thrown_away) and (one.skipped_because is not None or not skipped)
     )
     if as_json:
-        print_all(rows)
+        print_rows("splits", rows)
         return
     print_table(new_console(), _SPLIT_COLUMNS, [_split_cells(one) for one in rows])
     lost = [thrown for one in found.splits for thrown in one.thrown_away]
@@ -173,7 +195,7 @@ def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
                 *(
                     f"{each.subtask}/{each.attempt_number} back to {each.checkpoint_id}, "
                     f"{'whole' if each.is_whole else 'part'}: "
-                    f"{on_one_line(each.reason, _REASON_CHARS)}"
+                    f"{reason_text(each.reason)}"
                     for each in one.thrown_away
                 ),
             ]
@@ -183,7 +205,7 @@ def _split_cells(one: SplitRow) -> tuple[str | Text, ...]:
 
 def _skipped(one: SplitRow) -> tuple[str, ...]:
     why = one.skipped_because
-    return () if why is None else (f"skipped: {on_one_line(why, _REASON_CHARS)}",)
+    return () if why is None else (f"skipped: {reason_text(why)}",)
 
 
 @click.command()
@@ -198,7 +220,7 @@ def checkpoints(logs: Logs, *, job: str, as_json: bool) -> None:
     """
     found = audit_of(logs, job)
     if as_json:
-        print_all(found.checkpoints)
+        print_rows("checkpoints", found.checkpoints)
         return
     cells = [_checkpoint_cells(one) for one in found.checkpoints]
     print_table(new_console(), _CHECKPOINT_COLUMNS, cells)
@@ -217,7 +239,7 @@ def _checkpoint_cells(one: CheckpointRow) -> tuple[str | Text, ...]:
         str(one.acks),
         f"{one.state_bytes:,}",
         on_one_line(one.missing, _REASON_CHARS),
-        on_one_line(one.reason or "", _REASON_CHARS),
+        reason_text(one.reason),
     )
 
 
@@ -225,6 +247,12 @@ def print_all(rows: Iterable[object]) -> None:
     """Each row as a line of JSON."""
     for one in rows:
         print_json(json_of(one))
+
+
+def print_rows(table: str, rows: Iterable[TableRow]) -> None:
+    """Each row as a line of JSON, with the columns of `TABLES`."""
+    for row in rows:
+        print_json(table_json(TABLES[table], values_of(row)))
 
 
 def _sum_up(found: Audit, what: str, parts: Counter[str]) -> None:

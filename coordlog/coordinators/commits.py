@@ -61,12 +61,14 @@ class CommitCoordinator(EventSourcedCoordinator[None]):
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Give the intents, all in this turn: the first takes all that the checkpoint allows."""
+        """Give the intents, all in this turn; each covers the committables that it is made of."""
         committables = list(self.context.committables(checkpoint_id))
         size = self._per_intent or max(len(committables), 1)
         for start in range(0, len(committables), size):
-            intent = self._make_intent(checkpoint_id, committables[start : start + size])
-            self.context.commit(checkpoint_id, intent)
+            part = committables[start : start + size]
+            intent = self._make_intent(checkpoint_id, part)
+            is_all = len(part) == len(committables)
+            self.context.commit(checkpoint_id, intent, committables=None if is_all else part)
 
 
 class CommitCoordinatorProvider(CoordinatorProvider):

@@ -95,8 +95,7 @@ class EnumeratorContext:
             for _, subtask in sorted(
                 (request.sequence, subtask)
                 for subtask in self.registered_readers()
-                for request in state.reader(subtask).requests
-                if request.answered is None
+                for request in state.reader(subtask).open_requests
             )
         ]
 

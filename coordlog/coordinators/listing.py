@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from coordlog.errors import CoordlogError, SourceError
@@ -12,12 +13,13 @@ from coordlog.limits import (
     LISTING_BACKOFF_S,
     LISTING_CALL_S,
     LISTING_TIMEOUT_S,
+    PAYLOAD_BYTES_MAX,
     REASON_CHARS_MAX,
 )
 from coordlog.log.answering import NotAnsweredError, answered
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import ListingFailed
+from coordlog.schemas.source_facts import ListingFailed, SplitsWithdrawn
 
 from .enumerator import listing_pages
 
@@ -25,6 +27,7 @@ __all__ = [
     "ListingContext",
     "ListingTries",
     "PatientListing",
+    "Relisted",
     "listed_in_time",
     "listed_or_why_not",
 ]
@@ -33,6 +36,18 @@ R = TypeVar("R")
 
 _US = 1_000_000
 _DOUBLINGS_MAX = 30
+_WITHDRAWN_BYTES = PAYLOAD_BYTES_MAX // 2
+"""Of the ids in one `SplitsWithdrawn`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relisted:
+    """A listing that is made while splits of an earlier one are known (clause L6)."""
+
+    found: SplitsDiscovered
+    """New splits, and known ones as they are now: of those that no reader has had, these replace what was known."""
+    withdrawn: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The ids of known splits that no reader has had and that go, by the reason."""
 
 
 class ListingContext(Protocol):
@@ -129,11 +144,11 @@ class PatientListing:
     ) -> None:
         self._context, self._tries = context, ListingTries(context, timeout_s=timeout_s)
         self._is_bounded = is_bounded
-        self._pages: deque[SplitsDiscovered] = deque()
+        self._pages: deque[SplitsDiscovered | SplitsWithdrawn] = deque()
 
     def begin(
         self,
-        look: Callable[[], Callable[[], SplitsDiscovered]],
+        look: Callable[[], Callable[[], SplitsDiscovered | Relisted]],
         found: Callable[[SplitsDiscovered], None],
     ) -> None:
         """List once.
@@ -145,11 +160,12 @@ class PatientListing:
         work = look()
 
         def handle(result: Payload | None, error: str | None) -> None:
-            if isinstance(result, SplitsDiscovered):
+            if isinstance(result, (SplitsDiscovered, SplitsWithdrawn)):
                 self._tries.succeeded()
                 if self._pages:
                     self._context.call_async(self._pages.popleft, handle)
-                found(result)
+                if isinstance(result, SplitsDiscovered):
+                    found(result)
             elif isinstance(result, ListingFailed):
                 self._tries.failed(result, lambda: self.begin(look, found))
             else:
@@ -162,14 +178,50 @@ class PatientListing:
         """Whether no page of the listing is left."""
         return not self._pages
 
-    def _first_page(self, work: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
+    def _first_page(
+        self, work: Callable[[], SplitsDiscovered | Relisted]
+    ) -> SplitsDiscovered | SplitsWithdrawn:
         """On a worker; the other pages follow, a turn each. One that hangs is not tried again beside itself."""
         if self._is_bounded:
-            found = listed_in_time(self._context.operator_id, lambda: listing_pages(work()))
+            found = listed_in_time(self._context.operator_id, lambda: _pages(work()))
         else:
-            found = listing_pages(work())
+            found = _pages(work())
         self._pages = found
         return self._pages.popleft()
+
+
+def _pages(
+    listing: SplitsDiscovered | Relisted,
+) -> deque[SplitsDiscovered | SplitsWithdrawn]:
+    """What was found in parts that each fit a record, in order, one at least; the last has an end, if there is one.
+
+    What is withdrawn goes after what replaces it is in the log, and before the listing is complete.
+    """
+    if isinstance(listing, SplitsDiscovered):
+        listing = Relisted(found=listing)
+    found = listing.found
+    if not listing.withdrawn:
+        return deque(listing_pages(found))
+    first = SplitsDiscovered(splits=found.splits, is_complete=False)
+    last = SplitsDiscovered(splits=[], is_complete=found.is_complete)
+    pages: deque[SplitsDiscovered | SplitsWithdrawn] = deque(listing_pages(first))
+    for why, names in sorted(listing.withdrawn.items()):
+        pages.extend(SplitsWithdrawn(split_ids=page, why=why) for page in _pages_of_names(names))
+    pages.append(last)
+    return pages
+
+
+def _pages_of_names(names: Sequence[str]) -> list[list[str]]:
+    pages: list[list[str]] = []
+    left_bytes = 0
+    for name in names:
+        size_bytes = len(name.encode()) + 8
+        if not pages or size_bytes > left_bytes:
+            pages.append([])
+            left_bytes = _WITHDRAWN_BYTES
+        pages[-1].append(name)
+        left_bytes -= size_bytes
+    return pages
 
 
 def listed_in_time(source: str, work: Callable[[], R]) -> R:

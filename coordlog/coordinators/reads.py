@@ -24,15 +24,18 @@ from coordlog.limits import (
     SPLITS_AT_ONCE_MAX,
     SPLITS_AT_ONCE_WEIGHT,
     SPLITS_PER_PARTITION_MAX,
+    STREAM_READERS_MAX,
 )
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.reads import READS, Read, ReadsState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     CommitRead,
+    EndQuery,
     LookAtReads,
     NextSplits,
     PlanRead,
+    QueryEnded,
     ReadCommitted,
     ReaderGivenUp,
     ReadFailed,
@@ -123,14 +126,18 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         source: CoordinatedSource,
         listing_timeout_s: float,
         given_up: Collection[str] = (),
+        end_query: Callable[[int, str], None] | None = None,
     ) -> None:
         super().__init__(context)
-        self._source, self._given_up = source, given_up
+        self._source, self._given_up, self._end_query = source, given_up, end_query
         self._listing = PatientListing(_ListingContext(context), timeout_s=listing_timeout_s)
         self._watch: SplitWatch | None = None
         self._left: dict[str, deque[int]] = {}
         """By read: the numbers of the splits that nobody has, in the order in which they are given."""
         self._weights: dict[int, int] = {}
+        self._known: list[Split] = []
+        """The splits that are kept, as of the newest look, in their order."""
+        self._known_to = 0
 
     def start(self) -> None:
         """Say that a service begins; then list."""
@@ -179,19 +186,48 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
             return self._next(request)
         if isinstance(request, CommitRead):
             return self._commit(request)
+        if isinstance(request, EndQuery):
+            self._end(request)
+            return ReadFailureNoted()
         if isinstance(request, ReadFailed):
             return ReadFailureNoted()
         raise RequestRefusedError(f"a source for queries is not asked {type(request).__name__}")
+
+    def _end(self, failed: EndQuery) -> None:
+        """End the query of a task whose next try would fail in the same way."""
+        end_query = self._end_query
+        if end_query is None:
+            return
+
+        def end() -> QueryEnded:
+            end_query(failed.stage_id, failed.reason)
+            return QueryEnded(stage_id=failed.stage_id, reason=failed.reason)
+
+        def ended(_ended: Payload | None, error: str | None) -> None:
+            if error is not None:
+                _log.warning("stage_id=%d could not be cancelled: %s", failed.stage_id, error)
+
+        self.context.call_async(end, ended)
 
     # --- finding ----------------------------------------------------------------------------------
     def _look_on(self) -> None:
         self._listing.begin(self._look, self._looked)
 
     def _look(self) -> Callable[[], SplitsDiscovered]:
-        watch, splits = self._watch, self.state.splits
+        watch, known = self._watch, self._known_splits()
         assert watch is not None, "opened before"
-        # A worker makes the list: a persistent map may be read by any thread.
-        return lambda: watch.look([one.split for _, one in sorted(splits.items())], frozenset())
+        return lambda: watch.look(known, frozenset())
+
+    def _known_splits(self) -> list[Split]:
+        """All that are kept, in their order: those found since the look before, or anew if some were forgotten."""
+        state = self.state
+        if len(state.splits) == len(self._known) + state.found - self._known_to:
+            new = range(self._known_to, state.found)
+            self._known += [state.splits[number].split for number in new]
+        else:
+            self._known = [kept.split for _, kept in sorted(state.splits.items())]
+        self._known_to = state.found
+        return list(self._known)  # for a worker, which may be left behind with it
 
     def _looked(self, found: SplitsDiscovered) -> None:
         if self._listing.is_exhausted and not found.is_complete:
@@ -204,6 +240,7 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
         if known is not None:
             return _planned(known, request)
         check_can_read(state, is_unbounded=self._source.is_unbounded)
+        check_reader(state, request)
         end = state.found if request.end < 0 else request.end
         if request.history:
             check_position(state, request.history, request.start, end)
@@ -329,7 +366,16 @@ class ReadsCoordinator(EventSourcedCoordinator[ReadsState]):
 
 
 class ReadsProvider(CoordinatorProvider):
-    """Makes the coordinators of a source that queries read."""
+    """Makes the coordinators of a source that queries read.
+
+    Args:
+        operator_id: The source's.
+        source: What is read.
+        listing_timeout_s: How long tries to list may fail one after the other.
+        given_up: Names of streams that will not go on.
+        end_query: Ends the query of a Spark stage, by the stage's id, with a reason. Blocks; runs on a
+            worker. None: Spark tries the tasks again, as often as it does.
+    """
 
     projection: OperatorProjection[Any] | None = READS
 
@@ -340,14 +386,17 @@ class ReadsProvider(CoordinatorProvider):
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         given_up: Collection[str] = (),
+        end_query: Callable[[int, str], None] | None = None,
     ) -> None:
         self.operator_id = operator_id
         self.payload_types = (
             CommitRead,
+            EndQuery,
             ListingFailed,
             LookAtReads,
             NextSplits,
             PlanRead,
+            QueryEnded,
             ReadCommitted,
             ReadFailed,
             ReadFailureNoted,
@@ -362,11 +411,13 @@ class ReadsProvider(CoordinatorProvider):
         )
         self.looks = {LookAtReads: _look}
         self._source, self._listing_timeout_s = source, listing_timeout_s
-        self._given_up = given_up
+        self._given_up, self._end_query = given_up, end_query
 
     def create(self, context: CoordinatorContext) -> ReadsCoordinator:
         """A new coordinator."""
-        return ReadsCoordinator(context, self._source, self._listing_timeout_s, self._given_up)
+        return ReadsCoordinator(
+            context, self._source, self._listing_timeout_s, self._given_up, self._end_query
+        )
 
 
 def check_can_read(state: ReadsState, *, is_unbounded: bool) -> None:
@@ -380,6 +431,24 @@ def check_can_read(state: ReadsState, *, is_unbounded: bool) -> None:
     if not state.is_listed and not is_unbounded:
         raise RequestRefusedError(
             "the source is being listed: wait for the service to have started"
+        )
+
+
+def check_reader(state: ReadsState, request: PlanRead) -> None:
+    """Refuse a new stream if the source has as many as are remembered.
+
+    Raises:
+        RequestRefusedError: With the number, and one that may be given up.
+    """
+    readers = state.readers
+    if not request.reader or request.reader in readers or request.follows in readers:
+        return
+    if len(readers) >= STREAM_READERS_MAX:
+        slowest = min(readers, key=lambda name: (readers[name].committed, name))
+        raise RequestRefusedError(
+            f"the source has {len(readers):,} streams that were not given up, and remembers no more "
+            f"than {STREAM_READERS_MAX:,}: start the service with given_up= those that have ended, "
+            f"such as {slowest!r}, which has read {readers[slowest].committed:,} splits"
         )
 
 

@@ -16,7 +16,7 @@ from coordlog.errors import OptionError, SourceError
 from coordlog.limits import LISTING_TIMEOUT_S
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import SPLITS
+from coordlog.projections.splits_codec import LISTED_SPLITS, SPLITS
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -25,14 +25,19 @@ from coordlog.schemas.source_events import (
     Split,
     SplitsDiscovered,
 )
-from coordlog.schemas.source_facts import EnumeratorState, ListingFailed, ListingStarted
+from coordlog.schemas.source_facts import (
+    EnumeratorState,
+    ListingFailed,
+    ListingStarted,
+    SplitsWithdrawn,
+)
 
 from .enumerator import (
     EnumeratorContext,
     SplitEnumerator,
     give_waiting,
 )
-from .listing import PatientListing
+from .listing import PatientListing, Relisted
 
 __all__ = [
     "SPLIT_PAYLOADS",
@@ -52,12 +57,17 @@ SPLIT_PAYLOADS: Final[tuple[type[Payload], ...]] = (
     ListingStarted,
     ListingFailed,
     EnumeratorState,
+    SplitsWithdrawn,
 )
 """What the fold of a source's splits is told in, whichever the source."""
 
 Assignment = Literal["pull", "static"]
-DiscoverAgain = Callable[[Sequence[Split], bytes | None, frozenset[str]], SplitsDiscovered]
+DiscoverAgain = Callable[
+    [Sequence[Split], bytes | None, frozenset[str], frozenset[str]], SplitsDiscovered | Relisted
+]
+Listing = Callable[[], SplitsDiscovered | Relisted]
 NoteEvent = Callable[[bytes | None, Payload], bytes | None]
+NoteBack = Callable[[bytes | None, Sequence[Split]], bytes | None]
 EnumeratorFactory = Callable[[EnumeratorContext, bytes | None], SplitEnumerator]
 
 
@@ -73,10 +83,14 @@ class DefaultEnumerator(SplitEnumerator):
         discover: The listing; blocks, runs on a worker. All splits there are.
         assignment: See above.
         allow_empty: Whether a listing without splits is an input like any other.
-        discover_again: The listing where splits are known: where the job is opened again after its
-            end, or was watched before. It is given them, what is kept, and the ids of those that are
-            skipped; what it finds of them is passed over, by their ids. Without it `discover`.
+        discover_again: The listing if splits are known: the job is opened again after its end, went
+            back to its start, or was watched before. It is given them, what is kept, the ids of
+            those that are skipped, and of those that no reader has had. Of these it says what they
+            are now, or fails, or leaves them as they are; of the others what it finds is passed
+            over, by their ids. Without it `discover`.
         note_event: What is kept after an event of the source's own, of what was kept before it.
+        note_back: What is kept after a reader has lost splits, of what was kept before: the source's
+            own events on these are void.
         kept: What the enumerator before this one has kept.
         listing_timeout_s: How long tries to list may fail one after the other; see `PatientListing`.
         is_bounded: False for a listing that asks nothing outside, and so cannot hang.
@@ -91,12 +105,14 @@ class DefaultEnumerator(SplitEnumerator):
         allow_empty: bool = False,
         discover_again: DiscoverAgain | None = None,
         note_event: NoteEvent | None = None,
+        note_back: NoteBack | None = None,
         kept: bytes | None = None,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         is_bounded: bool = True,
     ) -> None:
         self._context, self._discover = context, discover
         self._discover_again, self._note_event, self._kept = discover_again, note_event, kept
+        self._note_back = note_back
         self._assignment, self._allow_empty = assignment, allow_empty
         self._listing = PatientListing(context, timeout_s=listing_timeout_s, is_bounded=is_bounded)
 
@@ -107,9 +123,11 @@ class DefaultEnumerator(SplitEnumerator):
             return
         context.record(ListingStarted())
         state = context.state  # what is left in it was read, or is being read
-        discover, again = self._discover, self._discover_again
+        discover: Listing = self._discover
+        again = self._discover_again
         if again is not None and state.splits:
-            discover = partial(again, state.in_order(), self._kept, state.skipped())
+            unread = frozenset(state.unassigned())
+            discover = partial(again, state.in_order(), self._kept, state.skipped(), unread)
         self._listing.begin(lambda: partial(self._list, discover), self._listed)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
@@ -118,6 +136,8 @@ class DefaultEnumerator(SplitEnumerator):
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
         """Give them to those who wait."""
+        if self._note_back is not None:
+            self._kept = self._note_back(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:
@@ -141,16 +161,17 @@ class DefaultEnumerator(SplitEnumerator):
         """What is kept of the source's own events."""
         return self._kept
 
-    def _list(self, discover: Callable[[], SplitsDiscovered]) -> SplitsDiscovered:
+    def _list(self, discover: Listing) -> SplitsDiscovered | Relisted:
         """All of it. On a worker."""
-        found = discover()
+        listing = discover()
+        found = listing.found if isinstance(listing, Relisted) else listing
         if not found.is_complete:
             raise SourceError(
                 f"source {self._context.operator_id!r}",
                 "its listing is not complete, and this enumerator lists once",
                 "give the provider an `enumerator` of your own that lists again",
             )
-        return found
+        return listing
 
     def _listed(self, result: SplitsDiscovered) -> None:
         context = self._context
@@ -294,8 +315,12 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         operator_id: The source's.
         discover: Lists all splits, once; see `DefaultEnumerator`.
         note_event: With `discover`: what is kept of events of the source's own.
+        note_back: With `discover`: what is kept of them after a reader has lost splits.
         enumerator: Makes an enumerator of the source's own, instead of `discover`: from its context
             and what the one before kept in `snapshot_state`, or None.
+        keeps_listed: With `enumerator`: whether what was listed stays known when the job goes back
+            to a checkpoint, so that nothing is forgotten because it is not found again (clause L6);
+            with `discover` it is so. The enumerator then finds waiting splits when it starts.
         assignment: With `discover`: `pull`, or `static`, round robin.
         allow_empty: With `discover`: whether a listing without splits is no failure.
         discover_again: With `discover`: lists where splits are known; see `DefaultEnumerator`.
@@ -315,7 +340,9 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         *,
         discover: Callable[[], SplitsDiscovered] | None = None,
         note_event: NoteEvent | None = None,
+        note_back: NoteBack | None = None,
         enumerator: EnumeratorFactory | None = None,
+        keeps_listed: bool = False,
         assignment: Assignment = "pull",
         allow_empty: bool = False,
         discover_again: DiscoverAgain | None = None,
@@ -329,7 +356,9 @@ class SplitCoordinatorProvider(CoordinatorProvider):
         self.operator_id = operator_id
         self.payload_types = (*SPLIT_PAYLOADS, *payload_types)
         self._discover, self._enumerator = discover, enumerator
-        self._note_event = note_event
+        if discover is not None or keeps_listed:
+            self.projection = LISTED_SPLITS
+        self._note_event, self._note_back = note_event, note_back
         self._assignment: Assignment = assignment
         self._allow_empty, self._discover_again = allow_empty, discover_again
         self._listing_timeout_s = listing_timeout_s
@@ -347,6 +376,7 @@ class SplitCoordinatorProvider(CoordinatorProvider):
             allow_empty=self._allow_empty,
             discover_again=self._discover_again,
             note_event=self._note_event,
+            note_back=self._note_back,
             kept=kept,
             listing_timeout_s=self._listing_timeout_s,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from coordlog.limits import LISTING_TIMEOUT_S
@@ -15,12 +16,15 @@ from .enumerator import (
     SplitEnumerator,
     give_waiting,
 )
-from .listing import PatientListing
-from .splits import NoteEvent
+from .listing import PatientListing, Relisted
+from .splits import NoteBack, NoteEvent
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 
 _log = logging.getLogger(__name__)
+
+Relist = Callable[[Sequence[Split], frozenset[str], frozenset[str]], Relisted]
+"""What the splits are now that wait at the start: of all that is known, what is skipped, and what waits."""
 
 
 class SplitWatch(Protocol):
@@ -48,7 +52,8 @@ class WatchingEnumerator(SplitEnumerator):
 
     What was found is in the log before it is assigned, and nothing else is remembered: after a
     restore the watch is told what the checkpoint knows, and finds the rest again. A look that fails
-    is repeated for a bounded time, while readers go on: see `PatientListing`.
+    is repeated for a bounded time, while readers go on: see `PatientListing`. With `relist`, what
+    waits at the start is listed anew before any of it is given out: options may have changed since.
     """
 
     def __init__(
@@ -58,10 +63,13 @@ class WatchingEnumerator(SplitEnumerator):
         *,
         listing_timeout_s: float = LISTING_TIMEOUT_S,
         note_event: NoteEvent | None = None,
+        note_back: NoteBack | None = None,
         kept: bytes | None = None,
+        relist: Relist | None = None,
     ) -> None:
         self._context, self._watch = context, watch
-        self._note_event, self._kept = note_event, kept
+        self._relist, self._is_relisting = relist, False
+        self._note_event, self._note_back, self._kept = note_event, note_back, kept
         self._listing = PatientListing(context, timeout_s=listing_timeout_s)
 
     def start(self) -> None:
@@ -72,7 +80,14 @@ class WatchingEnumerator(SplitEnumerator):
                 self._context.operator_id,
             )
             return
-        self._look_on()
+        state = self._context.state
+        unread = frozenset(state.unassigned())
+        if self._relist is None or not unread:
+            self._look_on()
+            return
+        relist = partial(self._relist, state.in_order(), state.skipped(), unread)
+        self._is_relisting = True
+        self._listing.begin(lambda: relist, self._relisted)
 
     def handle_split_request(self, subtask: int, finished_split_id: str | None) -> None:
         """Answer it, or let it wait for the next find."""
@@ -80,6 +95,8 @@ class WatchingEnumerator(SplitEnumerator):
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int) -> None:
         """Give them to those who wait."""
+        if self._note_back is not None:
+            self._kept = self._note_back(self._kept, splits)
         self._serve()
 
     def add_reader(self, subtask: int) -> None:
@@ -108,6 +125,12 @@ class WatchingEnumerator(SplitEnumerator):
         state = self._context.state
         return lambda: self._watch.look(state.in_order(), state.skipped())
 
+    def _relisted(self, found: SplitsDiscovered) -> None:
+        if self._listing.is_exhausted:
+            self._is_relisting = False
+            self._look_on()
+            self._serve()
+
     def _looked(self, found: SplitsDiscovered) -> None:
         if self._listing.is_exhausted and not found.is_complete:
             self._look_on()
@@ -116,6 +139,8 @@ class WatchingEnumerator(SplitEnumerator):
     def _serve(self) -> None:
         """Answer the open requests, oldest first: a split each, as far as they go."""
         context = self._context
+        if self._is_relisting:
+            return
         left = give_waiting(context)
         if context.state.is_discovery_complete:
             for subtask in left:

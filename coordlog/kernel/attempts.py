@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.projections.attempt_records import required
@@ -18,7 +20,7 @@ from coordlog.projections.state import (
     UpEvent,
     sorted_items,
 )
-from coordlog.schemas.builtin import Refused
+from coordlog.schemas.builtin import Committable, Refused
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
@@ -61,6 +63,7 @@ __all__ = [
     "event_arrived",
     "fail_attempt",
     "is_handled",
+    "is_lost_by_committables",
     "lose",
     "refuse",
     "refuse_and_fence",
@@ -278,6 +281,35 @@ def lose(step: StepBuilder, subtask: int, attempt_number: int, reason: str) -> N
     fail_attempt(step, AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=reason))
 
 
+def is_lost_by_committables(
+    step: StepBuilder, subtask: int, attempt_number: int, committables: Sequence[Committable]
+) -> bool:
+    """Fail the job if an operator hands over committables and has no coordinator to commit them (clause H4).
+
+    The same operator would hand them over again, so that there is no restart.
+    """
+    operators = step.config.operators
+    stray = next(
+        (one.operator_id for one in committables if one.operator_id not in operators), None
+    )
+    if stray is None:
+        return False
+    count = sum(1 for one in committables if one.operator_id == stray)
+    reason = (
+        f"operator {stray!r} handed over {count} committables and has no coordinator, so that "
+        "nothing would commit them: give its OperatorSpec a coordinator with a sink"
+    )
+    lost = AttemptLost(
+        subtask=subtask,
+        attempt_number=attempt_number,
+        reason=reason,
+        operator_id=stray,
+        final="no coordinator",
+    )
+    fail_attempt(step, lost)
+    return True
+
+
 def send_event(step: StepBuilder, given: SendEvent) -> int:
     """Append an event down; deliver it now, or when nothing holds the gateway any more. Returns its id.
 
@@ -408,12 +440,15 @@ def split_finished_arrived(step: StepBuilder, given: SplitFinishedArrived) -> No
     if not is_handled(step.state, given.subtask, given.attempt_number):
         refuse_and_fence(step, "split end", given.subtask, given.attempt_number)
         return
+    made = given.finished.committables
+    if is_lost_by_committables(step, given.subtask, given.attempt_number, made):
+        return
     key, data = encoded(given.finished)
     if len(data) > RECORD_BYTES_MAX:
         reason = too_large(f"the end of split {given.finished.split_id!r}", data)
         lose(step, given.subtask, given.attempt_number, reason)
         return
-    kept = {"kept": "true"} if step.config.keeps_finished_splits else {}
+    kept = {"kept": str(step.config.keeps_finished_splits).lower()} if step.config.is_batch else {}
     step.add(
         Kind.SPLIT_FINISHED,
         operator_id=given.operator_id,
@@ -431,6 +466,8 @@ def completion_arrived(step: StepBuilder, given: CompletionArrived) -> None:
     subtask, attempt_number = given.subtask, given.attempt_number
     if not is_handled(step.state, subtask, attempt_number):
         refuse_and_fence(step, "completion", subtask, attempt_number)
+        return
+    if is_lost_by_committables(step, subtask, attempt_number, given.snapshot.committables):
         return
     key, data = encoded(given.snapshot)
     if len(data) > RECORD_BYTES_MAX:
@@ -523,9 +560,12 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
     state = step.state
     attempt = state.attempt(given.subtask, given.attempt_number)
     assert attempt is not None, "a live attempt fails"
-    is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.now_us)
+    is_exhausted = is_counted and failures.is_exhausted(step.config, state, step.clock_us)
     lost_up, lost_down = _lost(state, attempt)
-    attributes = marked(state, _at_what(state, given)) | failures.final_of(given.final)
+    attributes = _at_what(state, given)
+    attributes = (
+        attributes | failures.final_of(given.final) if given.final else marked(state, attributes)
+    )
     if given.is_with_another:
         attributes["with_another"] = "true"
     reason = with_poison(state.job_id, given.reason, attributes)
@@ -570,7 +610,7 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
         attributes={"counted": "true" if is_counted else "false"},
     )
     if is_counted or given.is_with_another:
-        delay_s = local_backoff_s(step.config, step.state, step.now_us)
+        delay_s = local_backoff_s(step.config, step.state, step.clock_us)
         step.effects.append(DelayNextAttempt(subtask=given.subtask, delay_s=delay_s))
     _tell_of_failure(step, given, reason, lost_up, lost_down)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from coordlog.limits import (
     CHECKPOINT_ABORTS_IN_A_ROW_MAX,
+    FINAL_CHECKPOINTS_MAX,
     HELD_EVENTS_PER_GATEWAY_MAX,
     REASON_CHARS_MAX,
     RESTART_BACKOFF_MAX_S,
@@ -17,6 +18,7 @@ from coordlog.limits import (
     RETAINED_CHECKPOINTS,
     SETTLE_ATTEMPTS_MAX,
 )
+from coordlog.projections.failure_times import CLOCK_US, FAILURES
 from coordlog.projections.job import JobProjection
 from coordlog.projections.state import JobState
 from coordlog.schemas.evolving import evolve
@@ -49,6 +51,7 @@ class KernelConfig:
     settle_attempts_max: int = SETTLE_ATTEMPTS_MAX
     held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX
     timeouts_in_a_row_max: int = CHECKPOINT_ABORTS_IN_A_ROW_MAX
+    final_checkpoints_max: int = FINAL_CHECKPOINTS_MAX
 
 
 _LIMITS: Final = (
@@ -57,6 +60,7 @@ _LIMITS: Final = (
     "settle_attempts_max",
     "held_events_max",
     "timeouts_in_a_row_max",
+    "final_checkpoints_max",
     "restart_window_s",
     "restart_backoff_s",
     "restart_backoff_max_s",
@@ -89,6 +93,7 @@ def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelCo
         settle_attempts_max=count("settle_attempts_max", config.settle_attempts_max),
         held_events_max=count("held_events_max", config.held_events_max),
         timeouts_in_a_row_max=count("timeouts_in_a_row_max", config.timeouts_in_a_row_max),
+        final_checkpoints_max=count("final_checkpoints_max", config.final_checkpoints_max),
         restart_window_s=seconds("restart_window_s", config.restart_window_s),
         restart_backoff_s=seconds("restart_backoff_s", config.restart_backoff_s),
         restart_backoff_max_s=seconds("restart_backoff_max_s", config.restart_backoff_max_s),
@@ -106,6 +111,9 @@ class StepBuilder:
     config: KernelConfig
     state: JobState
     now_us: int
+    """Time of the records: never before that of the last record."""
+    clock_us: int
+    """Reading of the driver's clock, which may be behind, if an earlier clock was ahead."""
     records: list[Record] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
@@ -152,9 +160,15 @@ class StepBuilder:
                 payload_type=payload_type,
                 payload=payload,
                 reason=None if reason is None else reason[:REASON_CHARS_MAX],
-                attributes=attributes or {},
+                attributes=self._timed(kind, attributes or {}),
             )
         )
+
+    def _timed(self, kind: Kind, attributes: Mapping[str, str]) -> Mapping[str, str]:
+        """With the clock's reading, where the restart policy counts and records' times stand still."""
+        if self.clock_us == self.now_us or kind not in FAILURES:
+            return attributes
+        return {**attributes, CLOCK_US: str(self.clock_us)}
 
     def register(self, key: str) -> None:
         """Append a type's `TYPE_REGISTERED`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.projections.branches import kept_numbers
+from coordlog.projections.checkpoint_digest import digest_of_checkpoint, fingerprints_of
 from coordlog.projections.checkpoint_records import (
     REFUSED_CONNECTIONS,
-    channel_state,
+    completed_from,
     late_attempts,
     missing,
 )
@@ -171,6 +174,9 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
             f"the barrier of checkpoint {given.checkpoint_id} has not been sent",
         )
         return
+    made = given.snapshot.committables
+    if attempts.is_lost_by_committables(step, subtask, attempt_number, made):
+        return
     key, encoded = attempts.encoded(given.snapshot)
     if len(encoded) > RECORD_BYTES_MAX:
         reason = attempts.too_large(f"its snapshot of checkpoint {given.checkpoint_id}", encoded)
@@ -242,11 +248,12 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     retained = [*others, checkpoint_id][-step.config.retained_checkpoints :]
     before = dict(step.state.gateways.items())
     attributes = {}
-    key, encoded = attempts.encoded(_metadata(step, pending, retained[0]))
+    metadata = _metadata(step, pending, retained[0])
+    key, encoded = attempts.encoded(metadata)
     if len(encoded) > RECORD_BYTES_MAX:
         # The states stand in the records of the cuts and acks, where every fold takes them from.
         attributes["states"] = "in the records of its cuts and acks"
-        key, encoded = attempts.encoded(_metadata(step, pending, retained[0], has_states=False))
+        key, encoded = attempts.encoded(_without_states(metadata))
     if len(encoded) > RECORD_BYTES_MAX:
         abort(step, checkpoint_id, attempts.too_large("its metadata", encoded))
         return
@@ -267,34 +274,26 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
 
 
 def _metadata(
-    step: StepBuilder,
-    pending: PendingCheckpoint,
-    oldest_retained: int,
-    *,
-    has_states: bool = True,
+    step: StepBuilder, pending: PendingCheckpoint, oldest_retained: int
 ) -> CheckpointMetadata:
     state = step.state
+    completed = completed_from(state, pending, state.next_sequence)  # as the fold has it
     subtasks = [
         SubtaskSnapshot(
             subtask=subtask,
             attempt_number=pending.attempts[subtask],
-            states=list(states) if has_states else [],
+            states=list(states),
         )
         for subtask, states in sorted_items(pending.acks)
     ]
-    finished = []
-    for number in pending.finished:
-        completion = state.subtasks[number].completion
-        assert completion is not None, "a finished subtask has a completion"
-        finished.append(
-            FinishedSubtask(
-                subtask=number,
-                attempt_number=completion.attempt_number,
-                states=list(completion.states) if has_states else [],
-            )
+    finished = [
+        FinishedSubtask(
+            subtask=number, attempt_number=part.attempt_number, states=list(part.states)
         )
+        for number, part in sorted_items(completed.finished)
+    ]
     return CheckpointMetadata(
-        metadata_version=2,
+        metadata_version=3,
         job_id=state.job_id,
         epoch=state.epoch,
         checkpoint_id=pending.checkpoint_id,
@@ -306,14 +305,26 @@ def _metadata(
             CoordinatorCut(
                 operator_id=operator_id,
                 sequence=cut.sequence,
-                state=cut.state if has_states else None,
+                state=cut.state,
             )
             for operator_id, cut in sorted_items(pending.cuts)
         ],
         subtasks=subtasks,
         finished=finished,
-        in_flight_events=[event.sequence for event in channel_state(state, pending)],
+        in_flight_events=[event.sequence for event in completed.in_flight],
         oldest_retained=oldest_retained,
+        schemas=fingerprints_of(state),
+        state_sha256=digest_of_checkpoint(completed),
+    )
+
+
+def _without_states(metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """The same, with the hash of the states and not the states."""
+    return replace(
+        metadata,
+        coordinators=[replace(cut, state=None) for cut in metadata.coordinators],
+        subtasks=[replace(part, states=[]) for part in metadata.subtasks],
+        finished=[replace(part, states=[]) for part in metadata.finished],
     )
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.projections.checkpoint_records import coordinator_state
+from coordlog.projections.grants import uncommitted
 from coordlog.projections.opening import AGAIN
 from coordlog.projections.skips import skip_of_event
-from coordlog.projections.state import Phase, sorted_items, sorted_values
+from coordlog.projections.state import JobState, Phase, sorted_items, sorted_values
 from coordlog.schemas import builtin
 from coordlog.schemas.record import Kind
 
 from . import attempts, checkpoints, settling
 from .building import StepBuilder
-from .inputs import FailGlobally, RecordFact, Rollback, StopAsked, WorkDone
+from .inputs import (
+    DriverStops,
+    FailGlobally,
+    FinishJob,
+    RecordFact,
+    Rollback,
+    StopAsked,
+    WorkDone,
+)
 from .outputs import (
     CallCreate,
     CallEvent,
@@ -24,16 +35,31 @@ from .outputs import (
     FenceAttempt,
 )
 from .poison import attributes_of_event, marked, with_poison, without_poison
-from .policy import backoff_s, is_exhausted
+from .policy import backoff_s, failures_in_window, is_exhausted
 
-_BEFORE = "; before that: "
+BEFORE: Final = "; before that: "
+"""Between two reasons of a `JOB_FAILED`."""
+DRIVER_ENDED: Final = "its driver ended without a stop, after "
+"""Begins the reason of a job that fails because its drivers keep ending."""
+UNFINISHED: Final = "its subtasks have finished, and "
+"""Begins the reason of a job that fails by what is left at its end."""
+_COMMITTED: Final = (
+    "a part is committed, and no reset follows: the next start goes on with the rest"
+)
+"""Why a batch job that fails in the middle of its commits is not restarted."""
 
 __all__ = [
+    "BEFORE",
+    "DRIVER_ENDED",
+    "UNFINISHED",
+    "counted_if_dead",
     "fail_globally",
     "fail_job",
     "final_of",
     "finish_job",
     "is_exhausted",
+    "is_given_up",
+    "record_end_of_driver",
     "record_fact",
     "record_stop",
     "redeliver",
@@ -60,11 +86,35 @@ def reopen(step: StepBuilder) -> None:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
 
 
+def is_given_up(step: StepBuilder) -> bool:
+    """Fail a job whose drivers keep ending without a stop; one that does for the first time is always replaced."""
+    config, state = step.config, step.state
+    count = failures_in_window(config, state, step.clock_us)
+    if not state.is_former_dead or count < max(config.restarts_max, 1):
+        return False
+    fail_job(
+        step,
+        f"{DRIVER_ENDED}{count} failures and such ends within "
+        f"{config.restart_window_s:g} s: find out why the drivers end (memory, the machine, Spark's "
+        "session), then start the job again, which counts afresh",
+    )
+    return True
+
+
+def counted_if_dead(state: JobState) -> dict[str, str]:
+    """What `COORDINATORS_STARTED` says of a driver before it that ended without a stop."""
+    return {"counted": "true"} if state.is_former_dead else {}
+
+
 def resume(step: StepBuilder) -> None:
     """Go on from the folded state: a local failover of whatever the dead driver had."""
+    if is_given_up(step):
+        return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "its driver is gone", is_told=False)
-    step.add(Kind.COORDINATORS_STARTED, attributes={"restore": "resume"})
+    step.add(
+        Kind.COORDINATORS_STARTED, attributes={"restore": "resume", **counted_if_dead(step.state)}
+    )
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
     settling.settle_open(step)
@@ -72,7 +122,10 @@ def resume(step: StepBuilder) -> None:
 
 def rollback(step: StepBuilder, given: Rollback) -> None:
     """Back to a checkpoint: abort, end, reset; new coordinators are reset and started (clauses A2, E2, E4)."""
-    has_failed = step.state.resumed_phase is Phase.FAILING
+    if not given.is_failover and is_given_up(step):
+        return
+    # A driver that died after a failure and before its reset has not counted it.
+    has_failed = step.state.resumed_phase is Phase.FAILING or step.state.is_former_dead
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(step, checkpoint_id, "the job goes back to a checkpoint", is_told=False)
     reason = "global failover" if given.is_failover else "its driver is gone"
@@ -102,7 +155,6 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
     step.calls.clear()
     attributes = {
         "restore": "failover" if given.is_failover else "rollback",
-        # A driver that died after a failure and before its reset has not counted it.
         "counted": "true" if given.is_failover or has_failed else "false",
     }
     checkpoint = step.state.completed.get(given.checkpoint_id)
@@ -154,7 +206,8 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
     state = step.state
     if state.is_over:
         return
-    if state.phase is Phase.ENDING and state.intents:
+    is_committing = state.phase is Phase.ENDING and state.is_end_committed
+    if is_committing and not uncommitted(state):
         # Batch, past its last completion: there is no reset any more, only settling.
         step.add(
             Kind.FACT,
@@ -164,8 +217,8 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
             value=builtin.Refused(what="failure"),
         )
         return
-    attributes = {} if given.event is None else marked(state, attributes_of_event(given.event))
-    attributes |= final_of(given.final)
+    attributes = {} if given.event is None else attributes_of_event(given.event)
+    attributes = attributes | final_of(given.final) if given.final else marked(state, attributes)
     reason = with_poison(state.job_id, given.reason, attributes)
     step.add(
         Kind.GLOBAL_FAILURE,
@@ -176,11 +229,11 @@ def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
     )
     if state.phase is Phase.FAILING and not given.final:
         return
-    if given.final or is_exhausted(step.config, state, step.now_us):
-        fail_job(step, reason, final=given.final)
+    if given.final or is_committing or is_exhausted(step.config, state, step.clock_us):
+        fail_job(step, reason, final=given.final or (_COMMITTED if is_committing else ""))
         return
     step.effects.append(
-        CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.now_us))
+        CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.clock_us))
     )
 
 
@@ -211,10 +264,10 @@ def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = ""
                 )
             )
     newest, older = chain[0][: REASON_CHARS_MAX // 2], chain[1:]
-    each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(_BEFORE)
+    each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(BEFORE)
     step.add(
         Kind.JOB_FAILED,
-        reason=_BEFORE.join((newest, *(one[:each] for one in older))),
+        reason=BEFORE.join((newest, *(one[:each] for one in older))),
         attributes={**({"where": where} if where else {}), **final_of(final)},
     )
     step.calls.clear()
@@ -235,8 +288,11 @@ def _chain(newest: str, older: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(chain)
 
 
-def finish_job(step: StepBuilder) -> None:
-    """`JOB_FINISHED`: every commit has an outcome (clause I3)."""
+def finish_job(step: StepBuilder, given: FinishJob) -> None:
+    """`JOB_FINISHED` if nothing is left; else `JOB_FAILED` by what is left and nothing will do (clauses I3 and L6)."""
+    if given.left:
+        fail_job(step, UNFINISHED + given.left, final=given.final)
+        return
     step.add(Kind.JOB_FINISHED)
     step.effects.append(EndJob(is_finished=True, reasons=()))
 
@@ -252,6 +308,12 @@ def record_stop(step: StepBuilder, given: StopAsked) -> None:
     )
 
 
+def record_end_of_driver(step: StepBuilder, given: DriverStops) -> None:
+    """That the driver has stopped: a proof that it is over, and the end of its attempts."""
+    reason = f"stopped by {given.by}"
+    step.add(Kind.FACT, reason=reason, value=builtin.DriverStopped(by=given.by))
+
+
 def record_fact(step: StepBuilder, given: RecordFact) -> None:
     """A coordinator's own fact."""
     step.add(
@@ -262,6 +324,13 @@ def record_fact(step: StepBuilder, given: RecordFact) -> None:
     )
 
 
+def _is_heard(state: JobState, operator_id: str) -> bool:
+    """Whether an operator's coordinator is called: at a batch job's end only while it has committables to commit."""
+    if state.phase is Phase.ENDING:
+        return operator_id in uncommitted(state)
+    return state.phase is Phase.RUNNING
+
+
 def work_done(step: StepBuilder, given: WorkDone) -> None:
     """The result of a `call_async`, or a timer, as a `FACT`; for a closed coordinator it is recorded only (A6)."""
     attributes = {
@@ -269,7 +338,7 @@ def work_done(step: StepBuilder, given: WorkDone) -> None:
         "call": str(given.call_number),
         "generation": str(given.generation),
     }
-    is_closed = given.is_orphan or step.state.phase is not Phase.RUNNING
+    is_closed = given.is_orphan or not _is_heard(step.state, given.operator_id)
     reason = given.error
     if is_closed:
         reason = f"its coordinator is closed{'' if given.error is None else ': ' + given.error}"

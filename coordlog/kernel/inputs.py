@@ -20,6 +20,8 @@ __all__ = [
     "CommitSettled",
     "CompleteCheckpoint",
     "CompletionArrived",
+    "Conclude",
+    "DriverStops",
     "EventAckArrived",
     "EventArrived",
     "FailCheckpoint",
@@ -96,8 +98,18 @@ class AdvanceCheckpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conclude:
+    """At a new driver of a batch job whose subtasks have all completed: go on with its commits, without a reset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishJob:
-    """Nothing is left to do."""
+    """Nothing is left to do, or nothing will do it: the job ends."""
+
+    left: str = ""
+    """What is left, in words: the job fails by it. Empty: the job has finished."""
+    final: str = ""
+    """Why a restart cannot help; empty if it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,13 @@ class StopAsked:
     by: str
     with_checkpoint: bool
     is_at_once: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStops:
+    """The driver does nothing any more after this turn: recorded, and nothing else."""
+
+    by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,8 +350,10 @@ Input = (
     | TellRestored
     | StaleAttempt
     | AdvanceCheckpoints
+    | Conclude
     | FinishJob
     | StopAsked
+    | DriverStops
     | RegisterType
     | TakeSnapshot
     | FailGlobally
@@ -395,12 +416,14 @@ class RecordFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveCommit:
-    """`context.commit(checkpoint_id, intent)`."""
+    """`context.commit(checkpoint_id, intent, committables=…)`."""
 
     operator_id: str
     checkpoint_id: int
     payload_type: str
     payload: bytes
+    covers: str | None = None
+    """Places of the committables that the intent covers, as `projections.grants` has them; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from coordlog.projections.state import JobState
 
 from .building import KernelConfig
 
-__all__ = ["backoff_s", "failures_in_window", "is_exhausted", "local_backoff_s"]
+__all__ = ["backoff_s", "failures_in_window", "final_backoff_s", "is_exhausted", "local_backoff_s"]
 
 _US = 1_000_000
 _DOUBLINGS_MAX = 30
@@ -14,9 +14,9 @@ _DOUBLINGS_MAX = 30
 
 
 def failures_in_window(config: KernelConfig, state: JobState, now_us: int) -> int:
-    """How many failovers the policy counts at `now_us`."""
-    since = now_us - int(config.restart_window_s * _US)
-    return sum(1 for at in state.failures_us if at > since)
+    """How many failovers the policy counts at `now_us`, a reading of the clock."""
+    window_us = int(config.restart_window_s * _US)
+    return sum(1 for at in state.failures_us if abs(now_us - at) < window_us)
 
 
 def is_exhausted(config: KernelConfig, state: JobState, now_us: int) -> bool:
@@ -36,6 +36,11 @@ def local_backoff_s(config: KernelConfig, state: JobState, now_us: int) -> float
     """
     earlier = failures_in_window(config, state, now_us) - 1
     return 0.0 if earlier < 1 else _doubled_s(config, earlier - 1)
+
+
+def final_backoff_s(config: KernelConfig, state: JobState) -> float:
+    """How long the next try of a stream's last checkpoint waits: doubles with each try that was aborted (clause H5)."""
+    return _doubled_s(config, max(state.aborts_in_a_row - 1, 0))
 
 
 def _doubled_s(config: KernelConfig, doublings: int) -> float:

@@ -6,15 +6,17 @@ earlier, so that what stands outside last is what was committed last. Those of o
 
 from __future__ import annotations
 
+from coordlog.projections.grants import COVERS, uncommitted
+from coordlog.projections.opening import CONCLUDE
 from coordlog.projections.state import JobState, OpenIntent, sorted_values
-from coordlog.schemas.record import Kind
+from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
 from . import failures
 from .building import StepBuilder
 from .inputs import CommitSettled, GiveCommit
-from .outputs import Settle
+from .outputs import CallComplete, CallCreate, CallStart, Settle
 
-__all__ = ["commit_settled", "give_commit", "settle_open", "to_settle"]
+__all__ = ["commit_settled", "conclude", "give_commit", "settle_open", "to_settle"]
 
 
 def to_settle(state: JobState) -> list[Settle]:
@@ -36,6 +38,29 @@ def settle_open(step: StepBuilder) -> None:
     step.effects += to_settle(step.state)
 
 
+def conclude(step: StepBuilder) -> None:
+    """The first turn of a driver that finds a batch job with all subtasks completed (clause I3).
+
+    The coordinators that have committables left are made anew and notified again; there is no reset.
+    """
+    if step.state.is_end_committed and failures.is_given_up(step):
+        return  # the start after that goes on here, and counts afresh
+    left, counted = uncommitted(step.state), failures.counted_if_dead(step.state)
+    if left or counted:
+        step.add(Kind.COORDINATORS_STARTED, attributes={"restore": CONCLUDE, **counted})
+    for operator_id in left:
+        step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
+    for operator_id in left:
+        step.add(
+            Kind.COORDINATOR_NOTIFIED,
+            operator_id=operator_id,
+            checkpoint_id=BATCH_COMPLETE,
+            attributes={"what": "complete"},
+        )
+        step.calls.append(CallComplete(operator_id=operator_id, checkpoint_id=BATCH_COMPLETE))
+    settle_open(step)
+
+
 def give_commit(step: StepBuilder, given: GiveCommit) -> None:
     """`COMMIT_INTENT`; settled after release, and after those of the operator's earlier checkpoints."""
     record = step.add(
@@ -44,6 +69,7 @@ def give_commit(step: StepBuilder, given: GiveCommit) -> None:
         checkpoint_id=given.checkpoint_id,
         payload_type=given.payload_type,
         payload=given.payload,
+        attributes=None if given.covers is None else {COVERS: given.covers},
     )
     step.effects += [one for one in to_settle(step.state) if one.sequence == record.sequence]
 

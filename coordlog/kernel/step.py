@@ -6,12 +6,13 @@ A turn is one `step` of an input from outside, the calls that it asks for, each 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas.record import Kind
 
-from . import attempts, checkpoints, failures, requests, settling, skips
+from . import attempts, checkpoints, failures, finishing, requests, settling, skips
 from .building import KernelConfig, StepBuilder
 from .inputs import (
     Action,
@@ -25,6 +26,8 @@ from .inputs import (
     CommitSettled,
     CompleteCheckpoint,
     CompletionArrived,
+    Conclude,
+    DriverStops,
     EventAckArrived,
     EventArrived,
     FailCheckpoint,
@@ -56,15 +59,18 @@ __all__ = ["act", "due", "is_final_owed", "is_ready_for_attempts", "step"]
 
 
 def step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
-    """What an input leads to. `now_us` is the turn's time, microseconds since 1970, UTC, and enters its records."""
-    builder = StepBuilder(config=config, state=state, now_us=max(now_us, state.timestamp_us))
+    """What an input leads to. `now_us` is the clock's reading, microseconds since 1970, UTC; it enters the records.
+
+    The times of records never go back: a reading before the last record's time gives records of that time.
+    """
+    builder = _builder(config, state, now_us)
     _dispatch(builder, given)
     return builder.built()
 
 
 def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> Step:
     """What a coordinator's code does within a turn leads to."""
-    builder = StepBuilder(config=config, state=state, now_us=max(now_us, state.timestamp_us))
+    builder = _builder(config, state, now_us)
     match action:
         case SendEvent():
             attempts.send_event(builder, action)
@@ -81,6 +87,11 @@ def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> S
         case _:
             assert_never(action)
     return builder.built()
+
+
+def _builder(config: KernelConfig, state: JobState, now_us: int) -> StepBuilder:
+    placed_us = max(now_us, state.timestamp_us)
+    return StepBuilder(config=config, state=state, now_us=placed_us, clock_us=now_us)
 
 
 def _dispatch(builder: StepBuilder, given: Input) -> None:
@@ -131,10 +142,14 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             failures.tell_restored(builder)
         case AdvanceCheckpoints():
             checkpoints.advance(builder)
+        case Conclude():
+            settling.conclude(builder)
         case FinishJob():
-            failures.finish_job(builder)
+            failures.finish_job(builder, given)
         case StopAsked():
             failures.record_stop(builder, given)
+        case DriverStops():
+            failures.record_end_of_driver(builder, given)
         case RegisterType():
             builder.register(given.payload_type)
         case TakeSnapshot():
@@ -144,13 +159,17 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
             assert_never(given)
 
 
-def due(state: JobState) -> Input | None:
+def due(state: JobState, open_work: Mapping[str, int] = finishing.NO_WORK) -> Input | None:
     """What is to be done before anything else that arrives; None where nothing is.
 
     The caller runs it as a turn of its own and asks again. Every answer changes the state, so that this ends.
+
+    Args:
+        state: The job's.
+        open_work: Number of calls and timers in progress, by operator: the log has no record of one until it ends.
     """
-    if state.phase is Phase.ENDING:
-        return None if state.intents else FinishJob()
+    if finishing.is_at_its_end(state):
+        return finishing.end_of(state, open_work)
     if state.phase is not Phase.RUNNING:
         return None
     if state.owed_redeliveries:
@@ -164,8 +183,7 @@ def due(state: JobState) -> Input | None:
     if state.is_batch or state.finished_count < state.parallelism:
         return None
     if checkpoints.last_is_final(state):
-        is_done = state.owed_complete is None and not state.intents and not state.pending
-        return FinishJob() if is_done else None
+        return None  # a notification or a pending checkpoint comes before the end
     # Never beside another: one that no coordinator cuts would be followed by the next without end.
     if state.aborts_in_a_row == 0 and checkpoints.can_trigger(state, is_overlap_allowed=False):
         return CheckpointDue()

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from .by_hand import FakeAttempt, FakeClock, FakeRequest, FakeStage, HandDrivenJob
+from .by_hand import (
+    FakeAttempt,
+    FakeClock,
+    FakeRequest,
+    FakeStage,
+    HandDrivenJob,
+    UnexpectedFailureError,
+)
 from .crash_sweep import CrashSweepError, SweepResult, crash_sweep
+from .real_attempt import RealAttempt, RowsReader, silent_source
 from .replay import ReplayError, ReplayResult, replay
 from .replay_history import History
 
@@ -15,9 +23,13 @@ __all__ = [
     "FakeStage",
     "HandDrivenJob",
     "History",
+    "RealAttempt",
     "ReplayError",
     "ReplayResult",
+    "RowsReader",
     "SweepResult",
+    "UnexpectedFailureError",
     "crash_sweep",
     "replay",
+    "silent_source",
 ]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from coordlog.branching import branched, going_back_to, refuse_earlier_output
 from coordlog.chain import Chain
@@ -29,9 +29,11 @@ from coordlog.messages import (
     DownMessage,
     Fail,
     FinishSplit,
+    Marker,
     Register,
     SendEvent,
     SkipSplit,
+    UpMessage,
 )
 from coordlog.payloads import NO_STORE, AttemptPayloads, DriverPayloads, PayloadOptions
 from coordlog.payloads_fit import check_payloads
@@ -53,9 +55,30 @@ from coordlog.schemas.counting import counted_turns
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["FakeAttempt", "FakeClock", "FakeRequest", "FakeStage", "HandDrivenJob"]
+__all__ = [
+    "FakeAttempt",
+    "FakeClock",
+    "FakeRequest",
+    "FakeStage",
+    "HandDrivenJob",
+    "UnexpectedFailureError",
+]
 
 M = TypeVar("M")
+
+
+class UnexpectedFailureError(AssertionError):
+    """The job failed while a test drove it: a callback raised, say; `may_fail=True` allows it."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind, self.reason = kind, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the job has failed ({self.kind}): {self.reason}\n"
+            "where the test is about that, give HandDrivenJob may_fail=True"
+        )
 
 
 @dataclass(slots=True)
@@ -105,6 +128,8 @@ class FakeAttempt:
     is_closed: bool = False
     last_barrier: int = -1
     event_count: int = 0
+    returns_markers: bool = True
+    """Whether markers are returned at once; if not, they wait in the inbox, as behind a long call."""
 
     @property
     def accepted(self) -> Accepted:
@@ -129,7 +154,7 @@ class FakeAttempt:
         encoded = declared.encode(event)
         if self.job.payloads.options.is_kept(declared.key, len(encoded)):
             encoded = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
-        self._say(
+        self.say(
             SendEvent(
                 operator_id=operator_id,
                 event_id=self.event_count,
@@ -142,7 +167,7 @@ class FakeAttempt:
 
     def ack(self, operator_id: str, event_id: int) -> None:
         """Ack an event."""
-        self._say(
+        self.say(
             AckEvent(operator_id=operator_id, event_id=event_id, last_barrier=self.last_barrier)
         )
 
@@ -155,7 +180,7 @@ class FakeAttempt:
     ) -> None:
         """Ack a barrier; large states go to the payload store first, where the job has one."""
         self.last_barrier = checkpoint_id
-        self._say(
+        self.say(
             AckCheckpoint(
                 checkpoint_id=checkpoint_id,
                 last_barrier=checkpoint_id,
@@ -178,7 +203,7 @@ class FakeAttempt:
             bytes_read=rows,
             committables=[Committable(operator_id=o, content=c) for o, c in committables],
         )
-        self._say(
+        self.say(
             FinishSplit(operator_id=operator_id, last_barrier=self.last_barrier, finished=finished)
         )
 
@@ -186,7 +211,7 @@ class FakeAttempt:
         self, operator_id: str, split_id: str, *, rows: int = 0, reason: str = "scripted"
     ) -> None:
         """Say that the reader has let go of a split."""
-        self._say(
+        self.say(
             SkipSplit(
                 operator_id=operator_id,
                 last_barrier=self.last_barrier,
@@ -203,7 +228,7 @@ class FakeAttempt:
         committables: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         """Say that the subtask has finished."""
-        self._say(
+        self.say(
             Complete(
                 last_barrier=self.last_barrier,
                 snapshot=_snapshot(self._sealed(states), committables),
@@ -214,7 +239,7 @@ class FakeAttempt:
         self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
     ) -> None:
         """Say that a call of the chain raised; with `final` for good, as where space has run out."""
-        self._say(
+        self.say(
             Fail(
                 operator_id="source",
                 callback="poll",
@@ -223,6 +248,12 @@ class FakeAttempt:
                 final=final,
             )
         )
+
+    def return_marker(self) -> None:
+        """Return the oldest marker in the inbox: all that came before it is handled."""
+        marker = next(message for message in self.inbox if isinstance(message, Marker))
+        self.inbox.remove(marker)
+        self.say(marker)
 
     def lose(self, reason: str = "connection lost") -> None:
         """The connection breaks."""
@@ -237,10 +268,8 @@ class FakeAttempt:
             for one, state in (states or {}).items()
         }
 
-    def _say(
-        self,
-        message: SendEvent | AckEvent | AckCheckpoint | FinishSplit | SkipSplit | Complete | Fail,
-    ) -> None:
+    def say(self, message: UpMessage) -> None:
+        """Say it to the driver, as the other methods do."""
         runtime = self.job.runtime
         self.job.run(lambda: runtime.arrived(self.connection_id, message))
 
@@ -287,7 +316,12 @@ class HandDrivenJob:
         from_checkpoint: Go back to this one.
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
         payloads: Where large payloads go; without it they are refused.
+        may_fail: Whether the job may fail as a whole. If not, the call that fails it raises
+            UnexpectedFailureError, with the traceback of the callback that raised. An attempt may always fail.
     """
+
+    may_fail_by_default: ClassVar[bool] = False
+    """What holds without `may_fail`."""
 
     def __init__(
         self,
@@ -307,7 +341,10 @@ class HandDrivenJob:
         is_held: bool = False,
         driver_id: str | None = None,
         payloads: PayloadOptions = NO_STORE,
+        may_fail: bool | None = None,
     ) -> None:
+        self.may_fail = self.may_fail_by_default if may_fail is None else may_fail
+        self._failure: UnexpectedFailureError | None = None
         self.clock, self.stage = clock or FakeClock(), FakeStage()
         self.payloads = DriverPayloads(payloads, clock=self.clock.monotonic_s, sleep=self._sleep)
         chain = chain.opening(self.payloads.open)
@@ -373,6 +410,7 @@ class HandDrivenJob:
             checkpoint_offset=made.offset_of(
                 branched(made.state, driver.from_checkpoint).last_checkpoint
             ),
+            on_released=self._released,
             on_answer=self.requests.answered,
             payloads=self.payloads,
         )
@@ -383,8 +421,8 @@ class HandDrivenJob:
             is_again=driver.is_again,
             from_checkpoint=driver.from_checkpoint,
         )
-        if self.mode != "finished":
-            self.run(lambda: self.runtime.begin(given))
+        if given is not None:
+            self.run(partial(self.runtime.begin, given))
 
     def _epoch_started(
         self, made: Rebuild, config: KernelConfig, name: str, epoch: int
@@ -455,7 +493,11 @@ class HandDrivenJob:
     def send(self, connection_id: int, message: DownMessage) -> None:
         """See `Connections`."""
         attempt = self.attempts.get(connection_id)
-        if attempt is not None and not attempt.is_closed:
+        if attempt is None or attempt.is_closed:
+            return
+        if isinstance(message, Marker) and attempt.returns_markers:
+            self._posted.append(lambda: self.runtime.arrived(connection_id, message))
+        else:
             attempt.inbox.append(message)
 
     def close(self, connection_id: int) -> None:
@@ -483,7 +525,15 @@ class HandDrivenJob:
             elif not self.is_held and self._append():
                 continue
             else:
-                return
+                break
+        failure, self._failure = self._failure, None
+        if failure is not None and not self.may_fail:
+            raise failure
+
+    def _released(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if record.kind in (Kind.GLOBAL_FAILURE, Kind.JOB_FAILED) and self._failure is None:
+                self._failure = UnexpectedFailureError(record.kind.value, record.reason or "")
 
     def _append(self) -> bool:
         group = self.runtime.take_group()

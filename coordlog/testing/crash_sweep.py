@@ -51,6 +51,7 @@ def crash_sweep(
     parallelism: int = 1,
     is_batch: bool = False,
     modes: Sequence[str] = _MODES,
+    may_fail: bool | None = None,
 ) -> SweepResult:
     """Crash after each record of what `script` does, turns cut in the middle included.
 
@@ -63,11 +64,14 @@ def crash_sweep(
         is_batch: Without checkpoints.
         modes: How to restore: `rollback`, `resume` or both. A job whose coordinators are not
             event-sourced cannot be resumed, and is not.
+        may_fail: See `HandDrivenJob`.
 
     Raises:
         CrashSweepError: After the first crash that goes wrong; the cause is what was raised.
     """
-    first = HandDrivenJob(make_chain(), parallelism=parallelism, is_batch=is_batch)
+    first = HandDrivenJob(
+        make_chain(), parallelism=parallelism, is_batch=is_batch, may_fail=may_fail
+    )
     script(first)
     stored = list(first.log.read(0, first.log.high_watermark()))
     crashes = not_resumable = 0
@@ -83,6 +87,7 @@ def crash_sweep(
                     log=log,
                     clock=FakeClock(first.clock.seconds),
                     restore=restore,
+                    may_fail=may_fail,
                 )
             except OptionError:
                 if restore != "resume":

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordlog.attempt import AttemptRunner
+from coordlog.call_watch import watched_calls
 from coordlog.chain import Chain
 from coordlog.errors import CoordlogError
+from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.mailbox import Mailbox
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Register, UpMessage
 from coordlog.outside import Connections, Stage
@@ -47,6 +49,7 @@ class InMemorySurroundings:
         job_id: The job's.
         parallelism: How many subtasks.
         failures_max: A task that fails so often aborts the stage.
+        call_timeout_s: A call of the chain that takes longer fails its attempt.
         payloads: The job's own.
     """
 
@@ -57,11 +60,12 @@ class InMemorySurroundings:
         parallelism: int,
         *,
         failures_max: int = 1000,
+        call_timeout_s: float = CALL_TIMEOUT_S,
         payloads: PayloadOptions = NO_STORE,
     ) -> None:
         self._payloads = payloads
         self._chain, self._job_id, self._parallelism = chain, job_id, parallelism
-        self._failures_max = failures_max
+        self._failures_max, self._call_timeout_s = failures_max, call_timeout_s
         self._lock = threading.Lock()
         self._ids = itertools.count()
         self._tasks = itertools.count()
@@ -225,7 +229,8 @@ class InMemorySurroundings:
             payloads=self._payloads,
         )
         try:
-            runner.run(connection.inbox)
+            with watched_calls(runner, self._call_timeout_s):
+                runner.run(connection.inbox)
         except CoordlogError as error:
             _log.debug("attempt of subtask %d ends: %s", subtask, error)
         except Exception as error:  # noqa: BLE001, as Spark does: the task failed, another is started

@@ -21,6 +21,7 @@ from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DownMessage
 from coordlog.payloads import DriverPayloads, PayloadOptions
+from coordlog.projections.failure_times import CLOCK_US, failure_us
 from coordlog.restore import Rebuild, projection_of
 from coordlog.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.codec import decode_record
@@ -189,9 +190,7 @@ class _Replay:
             )
         recorded = [[one.record() for one in turn.entries] for turn in self._turns]
         self._time.of_sequence = {
-            turn[0].sequence: turn[0].timestamp_us
-            for turn in recorded
-            if turn[0].sequence is not None
+            turn[0].sequence: _clock_us(turn) for turn in recorded if turn[0].sequence is not None
         }
         try:
             for turn, whole in zip(self._turns, recorded, strict=True):
@@ -289,6 +288,13 @@ class _Replay:
     def _close(self) -> None:
         if self._time.runtime is not None:
             self._time.runtime.host.close_all()
+
+
+def _clock_us(turn: Sequence[Record]) -> int:
+    """The reading of the clock when the turn began, as far as its records hold it."""
+    return next(
+        (failure_us(one) for one in turn if CLOCK_US in one.attributes), turn[0].timestamp_us
+    )
 
 
 def _compare(offsets: Sequence[int], recorded: Sequence[Record], new: Sequence[Record]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from coordlog.kernel.failures import BEFORE, DRIVER_ENDED, UNFINISHED
 from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
     AttemptLost,
@@ -16,6 +17,7 @@ from coordlog.kernel.inputs import (
     CheckpointTimedOut,
     CommitSettled,
     CompletionArrived,
+    Conclude,
     EventAckArrived,
     EventArrived,
     FailGlobally,
@@ -35,7 +37,7 @@ from coordlog.kernel.inputs import (
 )
 from coordlog.kernel.poison import without_poison
 from coordlog.projections.checkpoint_records import REFUSED_CONNECTIONS
-from coordlog.projections.opening import AGAIN
+from coordlog.projections.opening import AGAIN, CONCLUDE
 from coordlog.projections.state import JobState, Phase
 from coordlog.schemas import builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
@@ -70,7 +72,7 @@ def input_of_turn(turn: Sequence[Record], state: JobState) -> Input | None:
         )
     started = by_kind.get(Kind.COORDINATORS_STARTED)
     if started is not None:
-        ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen()}
+        ways: dict[str, Input] = {"resume": Resume(), AGAIN: Reopen(), CONCLUDE: Conclude()}
         return ways.get(started.attributes["restore"], Start())
     first = next((one for one in turn if one.kind is not Kind.TYPE_REGISTERED), None)
     if first is None:
@@ -164,6 +166,11 @@ def _of_driver(one: Record, state: JobState) -> Input | None:
             return AdvanceCheckpoints()
         case Kind.JOB_FINISHED:
             return FinishJob()
+        case Kind.JOB_FAILED if (one.reason or "").startswith(DRIVER_ENDED):
+            return Resume() if state.phase is Phase.STARTING else Conclude()
+        case Kind.JOB_FAILED:
+            left = (one.reason or "").removeprefix(UNFINISHED).split(BEFORE)[0]
+            return FinishJob(left=left, final=one.attributes.get("final", ""))
         case Kind.CHECKPOINT_TRIGGERED:
             refused = int(one.attributes.get(REFUSED_CONNECTIONS, "0"))
             return CheckpointDue(refused_connections=refused)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from coordlog.errors import CoordlogError, OptionError, RestoreError
@@ -194,8 +195,8 @@ class SimulatedDriver:
         assert made.state.driver_id == self.driver_id, "the epoch in force is this driver's"
         if not self._fits(made):
             return
-        mode, given = first_input(made.state, around.chain, restore=self.restore)
-        if mode == "finished":
+        _, given = first_input(made.state, around.chain, restore=self.restore)
+        if given is None:
             self.end("nothing to do")
             return
         weather = around.weather
@@ -211,6 +212,7 @@ class SimulatedDriver:
             restart_backoff_s=0.002,
             restart_backoff_max_s=0.02,
             settle_attempts_max=100_000,
+            final_checkpoints_max=100_000,
         )
         runtime = Runtime(
             chain=around.chain,
@@ -234,7 +236,7 @@ class SimulatedDriver:
         )
         self.runtime = runtime
         self.counter.begin(lambda given: self._turn(lambda: runtime.handle(given)))
-        self._turn(lambda: runtime.begin(given))
+        self._turn(partial(runtime.begin, given))
         self._watch()
 
     # --- the log thread: what `coordlog.log.appender` does, one action per event --------------------------------------
@@ -247,6 +249,9 @@ class SimulatedDriver:
             case protocol.ReadHighWatermark() | protocol.Read():
                 self.later(self.around.weather.append_s, lambda: self._read(action))
             case protocol.Fenced():
+                is_another = self.around.log.driver_in_force != self.driver_id
+                fault = f"{self.driver_id} ends as fenced while its own epoch is in force"
+                self.around.book.look(is_another, fault)
                 self.end("fenced")
             case protocol.Lost():
                 self.around.book.look(False, f"{self.driver_id} says that the log has lost records")  # noqa: FBT003

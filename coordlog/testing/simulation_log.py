@@ -56,6 +56,12 @@ class SimulatedLog:
         self._keys: set[Key] = set()
         self._turn: list[Record] = []
 
+    @property
+    def driver_in_force(self) -> str | None:
+        """The driver of the newest `EPOCH_STARTED` that counts; None before the first."""
+        begun = (one for one in reversed(self.told) if one.kind is Kind.EPOCH_STARTED)
+        return next((one.driver_id for one in begun), None)
+
     # --- the port, as far as a restore uses it ------------------------------------------------------------------------
     def start_offset(self) -> int:
         """Nothing is ever removed."""

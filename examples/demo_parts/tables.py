@@ -44,7 +44,7 @@ ATTEMPT_COLUMNS: Final = (
 ATTEMPTS_SQL: Final = """
 SELECT subtask, attempt_number, epoch, restored_from,
        array_join(transform(resets, one -> cast(one AS STRING)), ' '),
-       ended, splits_assigned, splits_finished, rows, checkpoints_acked, reason
+       status, splits_assigned, splits_finished, rows, checkpoints_acked, reason
 FROM {prefix}attempts ORDER BY subtask, attempt_number
 """
 
@@ -61,7 +61,7 @@ THROWN_COLUMNS: Final = (
 
 THROWN_SQL: Final = """
 SELECT element_at(split(split_id, '/'), -1), subtask, attempt_number, checkpoint_id, was_finished,
-       if(is_whole, 'its beginning', 'the checkpoint'), reread_subtask, reread_attempt
+       if(is_whole, 'its beginning', 'the checkpoint'), reread_subtask, reread_attempt_number
 FROM {prefix}thrown_away ORDER BY sequence, split_id, subtask, attempt_number
 """
 

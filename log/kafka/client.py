@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
-from coordlog.errors import AccessError, LogError, LogUnavailableError, TopicError
+from coordlog.errors import AccessError, LogError, LogUnavailableError, OptionError, TopicError
 
 from .access import WatchingManager, refusal, right_missing
 from .security import Security
@@ -26,6 +27,7 @@ from .security import Security
 __all__ = [
     "Connection",
     "Questions",
+    "check_servers",
     "described",
     "in_background",
     "made",
@@ -36,6 +38,8 @@ _logging = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_ADDRESS: Final = re.compile(r"(?:\[[\w:.%]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_PORTS: Final = range(1, 65_536)
 _RETRY_PAUSE_S: Final = 0.05
 _NO_PRODUCER: Final = errors.ClusterAuthorizationFailedError.__name__
 
@@ -63,6 +67,29 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]  # the client has no 
             raise
 
 
+def check_servers(bootstrap_servers: str) -> None:
+    """Check the addresses of brokers.
+
+    Raises:
+        OptionError: They are none, or hold a user's name.
+    """
+    if "@" in bootstrap_servers:
+        # Not shown: it may hold a password.
+        raise OptionError(
+            "bootstrap_servers",
+            "(hidden)",
+            "HOST:PORT without a user; `security` takes credentials",
+        )
+    for address in bootstrap_servers.split(","):
+        match = _ADDRESS.fullmatch(address.strip())
+        if match is None or int(match[1]) not in _PORTS:
+            raise OptionError(
+                "bootstrap_servers",
+                bootstrap_servers,
+                "HOST:PORT[,HOST:PORT]; an IPv6 address is in brackets",
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """Where a topic is, and how to reach it."""
@@ -71,6 +98,10 @@ class Connection:
     bootstrap_servers: str
     security: Security
     connect_timeout_s: float
+
+    def __post_init__(self) -> None:
+        """Raises OptionError if the brokers are no addresses: a wait for those would be in vain."""
+        check_servers(self.bootstrap_servers)
 
     @property
     def name(self) -> str:

@@ -19,10 +19,12 @@ from coordlog.errors import AccessError, OptionError, OutOfRangeError, TopicErro
 from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
 from coordlog.log.job_id import JOB_ID, check_job_id
 from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
+from coordlog.option_types import check_all, check_types
 
 from .access import refuse_old
 from .answers import cluster_of, settings_of
 from .client import Connection, Questions
+from .default_broker import default_broker
 from .reader import read_range
 from .security import Security
 from .topic import (
@@ -65,6 +67,10 @@ class KafkaLog:
             most 3.
         retention_ms: How long the broker must keep records; -1 for ever.
         connect_timeout_s: How long the broker may take to answer a question.
+
+    Raises:
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several are.
     """
 
     def __init__(
@@ -78,12 +84,12 @@ class KafkaLog:
         retention_ms: int = -1,
         connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
     ) -> None:
-        if replication is not None and replication < 1:
-            raise OptionError("replication", replication, "1 or more")
-        if connect_timeout_s <= 0:
-            raise OptionError("connect_timeout_s", connect_timeout_s, "above 0")
-        if retention_ms < -1:
-            raise OptionError("retention_ms", retention_ms, "-1 for ever, or milliseconds")
+        check_types(KafkaLog.__init__, locals())
+        check_all(
+            lambda: _check_replication(replication),
+            lambda: _check_timeout(connect_timeout_s),
+            lambda: _check_retention(retention_ms),
+        )
         self._connection = Connection(
             topic=topic,
             bootstrap_servers=bootstrap_servers,
@@ -102,7 +108,7 @@ class KafkaLog:
     def for_job(
         cls,
         job_id: str,
-        bootstrap_servers: str,
+        bootstrap_servers: str | None = None,
         *,
         topic_prefix: str = "",
         security: Security | None = None,
@@ -111,8 +117,21 @@ class KafkaLog:
         retention_ms: int = -1,
         connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
     ) -> KafkaLog:
-        """The log of a job: topic `<topic_prefix><job_id>.log`."""
+        """The log of a job: topic `<topic_prefix><job_id>.log`.
+
+        Without `bootstrap_servers` it is where the command line has it: at the broker that
+        `COORDLOG_BOOTSTRAP_SERVERS` names, by the security options of the environment, else at the
+        shared local broker, which is started if it does not run.
+
+        Raises:
+            OptionError: An option is out of range.
+            EnvironmentSetupError, BrokerError: The shared broker is needed, and cannot be started.
+        """
+        check_types(cls.for_job, locals())
         check_job_id(job_id)
+        if bootstrap_servers is None:
+            bootstrap_servers, environments = default_broker()
+            security = environments if security is None else security
         return cls(
             topic_of(job_id, topic_prefix),
             bootstrap_servers,
@@ -403,3 +422,18 @@ def list_jobs(
         questions.close()
     ours = [one.removeprefix(topic_prefix) for one in names if one.startswith(topic_prefix)]
     return tuple(sorted(found[1] for one in ours if (found := _TOPIC.fullmatch(one))))
+
+
+def _check_replication(replication: int | None) -> None:
+    if replication is not None and replication < 1:
+        raise OptionError("replication", replication, "1 or more")
+
+
+def _check_timeout(connect_timeout_s: float) -> None:
+    if connect_timeout_s <= 0:
+        raise OptionError("connect_timeout_s", connect_timeout_s, "above 0")
+
+
+def _check_retention(retention_ms: int) -> None:
+    if retention_ms < -1:
+        raise OptionError("retention_ms", retention_ms, "-1 for ever, or milliseconds")

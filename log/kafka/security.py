@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from coordlog.errors import OptionError
+from coordlog.limits import CONFIG_BYTES_MAX
 
 __all__ = ["ENVIRONMENT_PREFIX", "FILE_VARIABLE", "Security"]
 
@@ -158,7 +159,11 @@ def _pem(option: str, path: str) -> str:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        with path.open("rb") as file:
+            content = file.read(CONFIG_BYTES_MAX + 1)
+        if len(content) > CONFIG_BYTES_MAX:
+            raise OptionError("security file", str(path), f"of at most {CONFIG_BYTES_MAX:,} bytes")
+        return dict(tomllib.loads(content.decode()))
     except OSError as error:
         raise OptionError("security file", str(path), f"readable ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

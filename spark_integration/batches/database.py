@@ -13,21 +13,24 @@ import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
+from coordlog.log.port import LogIdentity
 from coordlog.spark_integration.worker_archives import keep_archives
 
+from .column_types import column_types, exact_rows
+from .database_claims import Connection, TableClaims, mark_of
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
 
@@ -42,28 +45,12 @@ _MARKERS: Final = "coordlog_batches"
 _STAGING: Final = "coordlog_staging"
 _TASK: Final = "coordlog_task"
 _ROWS_AT_ONCE: Final = 10_000
+_AGAIN: Final = "mend it, then start the query again"
+_REFUSALS: Final = frozenset({"IntegrityError", "DataError"})
+_RAISED: Final = "P0"
+"""The class of SQLSTATE of errors that a trigger raises."""
 _BUSY_S: Final = 60.0
 """How long a writer waits for another one's lock on a SQLite file."""
-
-
-class Connection(Protocol):
-    """As much of a DB-API connection as is used."""
-
-    def cursor(self) -> Any:  # noqa: ANN401, each module has its own
-        """A new cursor."""
-        ...
-
-    def commit(self) -> None:
-        """End the transaction."""
-        ...
-
-    def rollback(self) -> None:
-        """Undo it."""
-        ...
-
-    def close(self) -> None:
-        """End the connection."""
-        ...
 
 
 Connect = Callable[[], Connection]
@@ -73,7 +60,8 @@ class DatabaseTable:
     """A `BatchSink`: a table that is there already, of a SQLite or PostgreSQL database.
 
     A batch is seen whole, or not at all. Beside the table, in its schema, stand `coordlog_batches`, with a row for each
-    batch that is in it, which is never to be deleted, and a staging table for as long as a batch is on its way.
+    batch that is in it, which is never to be deleted, `coordlog_claims`, with the log that writes there for each job,
+    and a staging table for as long as a batch is in progress.
 
     Args:
         connect: Opens a connection, of `sqlite3`, `psycopg` or `psycopg2`; on the driver and in tasks, so that it
@@ -96,6 +84,12 @@ class DatabaseTable:
         self._prefix = f"{_quoted(schema)}." if schema else ""
         self._schema = schema
         self._job_id = ""
+        self._claims = TableClaims(
+            prefix=self._prefix,
+            target=self._plain,
+            destination=self.destination,
+            opened=self._open,
+        )
 
     @classmethod
     def sqlite(cls, path: str | Path, table: str) -> DatabaseTable:
@@ -130,9 +124,18 @@ class DatabaseTable:
                 "query VARCHAR(100), batch BIGINT, sink VARCHAR(200), row_count BIGINT, "
                 "PRIMARY KEY (job, query, batch, sink))"
             )
+            cursor.execute(self._claims.statement)
             connection.commit()
             cursor.execute(f"SELECT 1 FROM {self._target} WHERE 1 = 0")  # noqa: S608, names are quoted
             connection.rollback()
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See that no other log of a job of this id writes to the table: it would remove what this one stages.
+
+        Raises:
+            SinkError: Another one does; both are named.
+        """
+        self._claims.claim(job_id, log, former)
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: each task inserts its partition's rows, in one transaction, with its own number."""
@@ -155,7 +158,7 @@ class DatabaseTable:
         )
         done = frame.mapInArrow(task, "task long, row_count long").collect()
         written = sorted((int(row[0]), int(row[1])) for row in done if row[1])
-        return BatchPart(
+        part = BatchPart(
             sink=batch.sink,
             rows=sum(count for _, count in written),
             files=[],
@@ -165,31 +168,93 @@ class DatabaseTable:
                 "columns": columns,
             },
         )
+        self._rehearse(part, batch)
+        return part
+
+    def _rehearse(self, part: BatchPart, batch: Batch) -> None:
+        """Move the rows in a transaction that is rolled back: rows that the table refuses fail before the intent.
+
+        Raises:
+            SinkError: The table refuses rows; the batch has nothing in the log, and its staging table goes.
+        """
+        with self._open(
+            "a rehearsal moved the rows of this batch and was refused; nothing of it is committed",
+            "mend the function that makes the rows, or the table, then start the query again: Spark "
+            "gives the batch again",
+        ) as (connection, cursor):
+            try:
+                if self._set_marker(connection, cursor, part, batch):
+                    self._move(connection, cursor, part)
+            except Exception:
+                connection.rollback()
+                self._drop(connection, cursor, part.details["staging"])
+                raise
+            connection.rollback()
 
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
-        """See `BatchSink`: the marker's primary key lets only one transaction move the rows."""
-        key, staging = batch.key, part.details["staging"]
+        """See `BatchSink`: the marker's primary key lets only one transaction move the rows.
+
+        Not done: rows are refused that were not at the rehearsal, or the staging table is gone. Then it is
+        dropped before this returns, so that no slower driver moves it, and Spark gives the batch again.
+        """
+        staging, refusal = part.details["staging"], ""
         with self._open("a batch cannot be moved") as (connection, cursor):
-            mark = _mark_of(connection)
-            _begin(connection, cursor)
-            if not isinstance(connection, sqlite3.Connection):
-                idle_ms = round(TRANSACTION_IDLE_S * 1000)
-                cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}")
-            cursor.execute(
-                f"INSERT INTO {self._prefix}{_MARKERS} (job, query, batch, sink, row_count) VALUES "  # noqa: S608, as above
-                f"({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
-                (batch.job_id, key.query_id, key.batch_id, part.sink, part.rows),
-            )
-            if cursor.rowcount == 1:
+            if self._set_marker(connection, cursor, part, batch):
                 at("marker set")
-                self._move(cursor, part, staging)
-                at("rows moved")
-                connection.commit()
+                try:
+                    self._check_staged(connection, cursor, staging)
+                    self._move(connection, cursor, part)
+                    at("rows moved")
+                    connection.commit()
+                except Exception as error:
+                    if not (isinstance(error, _StagingLostError) or _is_refusal(error)):
+                        raise
+                    refusal = _reason_of(error)
+                    connection.rollback()
             else:
                 connection.rollback()
             at("committed")
-            self._drop(connection, cursor, staging)
-        return PartOutcome(sink=part.sink, is_done=True, rows=part.rows, details={})
+            if refusal:
+                self._give_back(connection, cursor, staging, refusal)
+            else:
+                self._drop(connection, cursor, staging)
+        details = {"refused": refusal} if refusal else {}
+        return PartOutcome(sink=part.sink, is_done=not refusal, rows=part.rows, details=details)
+
+    def _set_marker(
+        self,
+        connection: Connection,
+        cursor: Any,  # noqa: ANN401, each module has its own
+        part: BatchPart,
+        batch: Batch,
+    ) -> bool:
+        """Begin the transaction that moves a batch; whether the table has it not yet."""
+        key, mark = batch.key, mark_of(connection)
+        _begin(connection, cursor)
+        if not isinstance(connection, sqlite3.Connection):
+            idle_ms = round(TRANSACTION_IDLE_S * 1000)
+            cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {idle_ms}")
+        self._claims.check_held(connection, cursor)
+        cursor.execute(
+            f"INSERT INTO {self._prefix}{_MARKERS} (job, query, batch, sink, row_count) VALUES "  # noqa: S608, as above
+            f"({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
+            (batch.job_id, key.query_id, key.batch_id, part.sink, part.rows),
+        )
+        return bool(cursor.rowcount == 1)
+
+    def _check_staged(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, as above
+        if not self._names_like(connection, cursor, _checked(staging)):
+            raise _StagingLostError(f"the staging table {staging} is gone")
+
+    def _give_back(self, connection: Connection, cursor: Any, staging: str, refusal: str) -> None:  # noqa: ANN401, as above
+        _begin(connection, cursor)
+        cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(staging)}")
+        connection.commit()
+        _log.warning(
+            "%s: the batch is not written, and is staged again when Spark gives it again: %s",
+            self.destination,
+            refusal,
+        )
 
     def _drop(self, connection: Connection, cursor: Any, staging: str) -> None:  # noqa: ANN401, each module has its own
         """Drop a staging table whose rows are moved; where that fails the next start's sweep does."""
@@ -208,7 +273,8 @@ class DatabaseTable:
                 " ".join(str(error).split()),
             )
 
-    def _move(self, cursor: Any, part: BatchPart, staging: str) -> None:  # noqa: ANN401, each module has its own
+    def _move(self, connection: Connection, cursor: Any, part: BatchPart) -> None:  # noqa: ANN401, each module has its own
+        staging = part.details["staging"]
         tasks = ", ".join(str(int(one)) for one in part.details["tasks"].split(",") if one)
         if not tasks:
             return
@@ -224,15 +290,18 @@ class DatabaseTable:
                 "staged: somebody has changed it",
                 "restore it from a copy of the database",
             )
+        if not isinstance(connection, sqlite3.Connection):
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # those that wait for the commit, too
 
     def sweep(self, is_in_force: Callable[[], bool]) -> None:
         """See `BatchSink`."""
         with self._open("staging tables cannot be removed") as (connection, cursor):
-            found = self._staging_tables(connection, cursor)
+            found = self._names_like(connection, cursor, self._of_job(self._job_id))
             connection.rollback()
             if not found or not is_in_force():
                 return
             _begin(connection, cursor)
+            self._claims.check_held(connection, cursor)
             for one in found:
                 cursor.execute(f"DROP TABLE IF EXISTS {self._prefix}{_checked(one)}")
             connection.commit()
@@ -251,9 +320,11 @@ class DatabaseTable:
         return f"{self._of_job(batch.job_id)}{_digest(name)}"
 
     def _of_job(self, job_id: str) -> str:
-        return f"{_STAGING}_{_digest(f'{job_id}/{self._plain}')[:8]}_"
+        """What the names of a job's staging tables begin with: whole, as the sweep removes all that begin so."""
+        return f"{_STAGING}_{_digest(f'{job_id}/{self._plain}')}_"
 
-    def _staging_tables(self, connection: Connection, cursor: Any) -> list[str]:  # noqa: ANN401, as above
+    def _names_like(self, connection: Connection, cursor: Any, prefix: str) -> list[str]:  # noqa: ANN401, as above
+        """Tables in the schema whose names begin with `prefix`."""
         if isinstance(connection, sqlite3.Connection):
             cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         elif self._schema:
@@ -267,12 +338,16 @@ class DatabaseTable:
                 "WHERE table_schema = current_schema()"
             )
         names = [str(row[0]) for row in cursor.fetchall()]
-        return sorted(one for one in names if one.startswith(self._of_job(self._job_id)))
+        return sorted(name for name in names if name.startswith(prefix))
 
     @contextmanager
-    def _open(self, doing: str) -> Generator[tuple[Connection, Any]]:
-        with _opened(self._connect, self.destination, doing) as found:
-            yield found
+    def _open(self, doing: str, next_step: str = _AGAIN) -> Generator[tuple[Connection, Any]]:
+        with _opened(self._connect, self.destination, doing, next_step) as opened:
+            yield opened
+
+
+class _StagingLostError(Exception):
+    """A staging table is gone, and its rows are in no other: only Spark has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,9 +385,11 @@ class _InsertTask:
             pieces: Iterable[pa.RecordBatch | pa.Table] = (
                 [pa.Table.from_batches([first, *rest])] if is_sqlite else chain([first], rest)
             )
+            types = column_types(connection, cursor, self.table, self.columns)
             _begin(connection, cursor)
             for batch in pieces:
-                rows = _rows_of(number, batch, is_plain=is_sqlite)
+                exact = exact_rows(self.where, batch, types, is_sqlite=is_sqlite)
+                rows = _rows_of(number, exact, is_plain=is_sqlite)
                 write(connection, cursor, f"{self.table} ({names})", len(self.columns) + 1, rows)
                 count += batch.num_rows
             connection.commit()
@@ -355,7 +432,7 @@ def _insert_many(
     width: int,
     rows: Iterable[Sequence[object]],
 ) -> None:
-    marks = ", ".join([_mark_of(connection)] * width)
+    marks = ", ".join([mark_of(connection)] * width)
     cursor.executemany(f"INSERT INTO {into} VALUES ({marks})", rows)  # noqa: S608, names are quoted
 
 
@@ -381,7 +458,9 @@ def _connect_postgresql(conninfo: str) -> Connection:
 
 
 @contextmanager
-def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connection, Any]]:
+def _opened(
+    connect: Connect, where: str, doing: str, next_step: str = _AGAIN
+) -> Generator[tuple[Connection, Any]]:
     """A connection and a cursor; what the database says becomes a SinkError, and what is not committed is undone."""
     try:
         connection = connect()
@@ -396,14 +475,25 @@ def _opened(connect: Connect, where: str, doing: str) -> Generator[tuple[Connect
         if not _is_of_database(error):
             raise
         said = " ".join(str(error).split())
-        raise SinkError(
-            where, f"{doing}: {type(error).__name__}: {said}", "mend it, then start the query again"
-        ) from error
+        raise SinkError(where, f"{doing}: {type(error).__name__}: {said}", next_step) from error
 
 
 def _is_of_database(error: Exception) -> bool:
     """Whether a database says it: PEP 249 has one base for all of its errors."""
     return any(one.__name__ == "Error" for one in type(error).__mro__)
+
+
+def _reason_of(error: Exception) -> str:
+    """Why a batch is given back, in one line."""
+    kind = "" if isinstance(error, _StagingLostError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the table refuses rows, which it would again; by the names of PEP 249."""
+    if str(getattr(error, "sqlstate", None) or "").startswith(_RAISED):
+        return True
+    return any(kind.__name__ in _REFUSALS for kind in type(error).__mro__)
 
 
 def _take_transactions(connection: Connection, where: str) -> None:
@@ -428,11 +518,6 @@ def _begin(connection: Connection, cursor: Any) -> None:  # noqa: ANN401, each m
     """Begin a transaction: SQLite's takes the lock of the only writer at once, and waits for it."""
     if isinstance(connection, sqlite3.Connection):
         cursor.execute("BEGIN IMMEDIATE")
-
-
-def _mark_of(connection: Connection) -> str:
-    """What stands for a value in a statement."""
-    return "?" if isinstance(connection, sqlite3.Connection) else "%s"
 
 
 def _quoted(name: str) -> str:

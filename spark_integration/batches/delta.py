@@ -7,13 +7,17 @@ table takes once.
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException, PySparkException
 
 from coordlog.errors import OptionError, SinkError
+from coordlog.log.credentials import refuse_credentials
 
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
@@ -30,6 +34,7 @@ DELTA_SETTINGS: Final = {
 """What a session needs beside the jars of `JarSet.DELTA`."""
 
 _COMMITS_LOOKED_AT: Final = 1000
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class DeltaTable:
@@ -38,16 +43,19 @@ class DeltaTable:
     A batch is seen whole, or not at all.
 
     Args:
-        path: The table's folder, or URL, without credentials.
+        path: The table's folder, or URL, without credentials. A relative one is meant from where this process is now:
+            SQL and writers of Spark take it for two different folders.
 
     Raises:
-        OptionError: `path` is empty, or has a backquote.
+        OptionError: `path` is empty, has a backquote, or holds credentials.
     """
 
     def __init__(self, path: str) -> None:
         if not path or "`" in path:
             raise OptionError("path", path, "a table's folder, without backquotes")
-        self._path = path
+        refuse_credentials("path", path)
+        # Not resolved: a link in the path may be set to lead elsewhere between two runs.
+        self._path = path if _URL.match(path) else os.path.abspath(Path(path).expanduser())  # noqa: PTH100
         self._lock = threading.Lock()
         self._frames: dict[tuple[str, str], DataFrame] = {}
         """The rows of batches under way in this process, by transaction."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Self
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import LOG_TIMEOUT_S
 from coordlog.log.port import Log
+from coordlog.option_types import check_types
 from coordlog.spark_integration.files.sink import ParquetSink
 
 from .ledger import BatchKey, why_refused
 from .parquet import ParquetBatches
 from .payloads import BatchPart
-from .query import key_of
+from .query import key_of, ranges_of
 from .service import BatchService
 from .sinks import At, Batch, BatchSink, nowhere
 
@@ -69,8 +70,10 @@ def exactly_once(
         at: Told each place where a crash would leave something to be found; tests crash there.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several have a wrong type.
     """
+    check_types(exactly_once, locals())
     first = iter(
         (take_over,)
     )  # of the first service only: two who take over again never come to an end
@@ -130,7 +133,8 @@ class ExactlyOnce:
         """Write this batch, unless it is written.
 
         Raises:
-            UsageError: Not called by `foreachBatch`; a query without a checkpoint; another query's job.
+            UsageError: Not called by `foreachBatch`; a query without a checkpoint; another query's job; a batch that
+                is committed with other rows; a sink that has not taken its part.
             DriverAliveError, RestoreError: The driver cannot begin.
             SinkError: A sink, while staging.
             JobFailedError: A sink, while settling: the next start settles what is open.
@@ -139,12 +143,15 @@ class ExactlyOnce:
         """
         key = key_of(frame, batch_id)
         service = self._running(frame)
-        if why_not := why_refused(service.state, key, service.instead_of):
+        ranges = ranges_of(frame, key)
+        if why_not := why_refused(service.state, key, service.instead_of, ranges):
             raise UsageError(f"job {service.job_id}: {why_not}")
         standing = service.standing(key)
         if standing.is_done:
             _log.info("job=%s %s is committed already", service.job_id, key)
             return
+        if not set(standing.left_sinks) <= set(service.sinks):
+            raise UsageError(f"job {service.job_id}: {service.why_not_done(key, standing)}")
         frames = self._frames(frame, batch_id, service)
         self._at("before staging")
         parts = [
@@ -153,12 +160,9 @@ class ExactlyOnce:
             if name not in standing.done_sinks
         ]
         self._at("staged")
-        standing = service.commit(key, parts)
+        standing = service.commit(key, parts, ranges)
         if not standing.is_done:
-            raise UsageError(
-                f"job {service.job_id}: {key} is not committed: a sink said of its part that it is "
-                "not done while it had the rows"
-            )
+            raise UsageError(f"job {service.job_id}: {service.why_not_done(key, standing)}")
 
     def _running(self, frame: DataFrame) -> BatchService:
         with self._lock:

@@ -35,7 +35,7 @@ from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.sink import ParquetSink
 from coordlog.spark_integration.files.writer import ParquetWriterOptions
 
-from .ledger import BATCHES, BatchKey
+from .ledger import BATCHES, BatchKey, unnamed_write
 from .parquet import FilesTask, files_part
 from .payloads import BatchPart, BatchStanding, CommitBatch
 from .query import BATCH_ID, QUERY_ID
@@ -247,7 +247,9 @@ def frame_writer(
         OptionError: An option is missing.
     """
     _refuse_overwrite(schema, is_asked=overwrite)
-    write_id = options.get("write_id") or secrets.token_hex(8)
+    write_id = options.get("write_id")
+    if not write_id:
+        return _FrameWriter(_Target.of(options), unnamed_write(secrets.token_hex(8)))
     if not _WRITE_ID.fullmatch(write_id):
         raise OptionError(
             "write_id", write_id, "letters, digits, dots, hyphens and underscores, at most 64"

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from coordlog.errors import OptionError, SinkError
 
+from .frame_types import check_frame
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
 
@@ -102,6 +103,7 @@ class IcebergTable:
 
     def stage(self, frame: DataFrame, batch: Batch) -> BatchPart:
         """See `BatchSink`: a snapshot that no branch has, under a name that nothing else gets."""
+        check_frame(self.destination, frame.schema, frame.sparkSession.table(self._name).schema)
         name = f"{_prefix(batch)}{batch.driver_id}-{secrets.token_hex(4)}"
         conf = frame.sparkSession.conf
         conf.set(_WAP_ID, name)

@@ -15,6 +15,7 @@ from coordlog.coordinator import (
     Sink,
 )
 from coordlog.errors import RequestRefusedError
+from coordlog.limits import FORMER_QUERIES_MAX, NAMED_WRITES_MAX, UNNAMED_WRITES_REMEMBERED
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import Payload
@@ -36,7 +37,9 @@ __all__ = [
     "BatchProvider",
     "BatchesState",
     "Standing",
+    "is_unnamed",
     "standing_of",
+    "unnamed_write",
     "why_refused",
 ]
 
@@ -68,6 +71,10 @@ class _Begun:
     open_intent: int | None
     """Its sequence; None where all intents have an outcome."""
     done_sinks: tuple[str, ...] = ()
+    left_sinks: tuple[str, ...] = ()
+    """Those of its parts that have not taken them."""
+    ranges: str = ""
+    """Fingerprint of where its sources end; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +87,15 @@ class BatchesState:
     """Queries whose place another has taken, oldest first."""
     last_done: int = -1
     """The highest batch of the query that is committed whole: Spark replays none before its last."""
+    last_ranges: str = ""
+    """Fingerprint of where the sources of that batch end; empty if it is not known."""
     begun: _Begun | None = None
     writes: Map[str, _Begun] = field(default_factory=Map)
     """Batch writes that are not done, by id and sink; in older snapshots by id."""
     writes_done: Map[str, int] = field(default_factory=Map)
     """The sequence of their last outcome, by id and sink; one by its id alone, as before, is done at all sinks."""
+    unnamed_done: tuple[str, ...] = ()
+    """The newest writes without a name that are done, by id and sink, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +105,8 @@ class Standing:
     is_done: bool = False
     open_intent: int | None = None
     done_sinks: tuple[str, ...] = ()
+    left_sinks: tuple[str, ...] = ()
+    """Those that have not taken their part of an intent that has an outcome."""
 
 
 def standing_of(state: BatchesState, key: BatchKey, sinks: Collection[str]) -> Standing:
@@ -113,11 +126,14 @@ def standing_of(state: BatchesState, key: BatchKey, sinks: Collection[str]) -> S
     begun = state.begun
     if begun is None or begun.batch_id != key.batch_id:
         return Standing()
-    return Standing(open_intent=begun.open_intent, done_sinks=begun.done_sinks)
+    return Standing(
+        open_intent=begun.open_intent, done_sinks=begun.done_sinks, left_sinks=begun.left_sinks
+    )
 
 
 def _write_standing(state: BatchesState, write_id: str, sinks: Collection[str]) -> Standing:
-    done = {one for one in sinks if _write_name(write_id, one) in state.writes_done}
+    known = state.unnamed_done if is_unnamed(write_id) else state.writes_done
+    done = {sink for sink in sinks if _write_name(write_id, sink) in known}
     if write_id in state.writes_done or (done and done.issuperset(sinks)):
         return Standing(is_done=True)
     names = (write_id, *(_write_name(write_id, one) for one in sorted(sinks)))
@@ -127,15 +143,38 @@ def _write_standing(state: BatchesState, write_id: str, sinks: Collection[str]) 
     return Standing(open_intent=next(iter(intents), None), done_sinks=tuple(sorted(done)))
 
 
+def unnamed_write(token: str) -> str:
+    """The id of a write that was given none: it begins with a hyphen, which no given one does."""
+    return f"-{token}"
+
+
+def is_unnamed(write_id: str) -> bool:
+    """Whether only the writer itself can ask for this write again."""
+    return write_id.startswith("-")
+
+
 def _write_name(write_id: str, sink: str) -> str:
     """What a write to a sink is known by; no write's id has a slash."""
     return f"{write_id}/{sink}"
 
 
-def why_refused(state: BatchesState, key: BatchKey, instead_of: str) -> str | None:
-    """Why a batch of this query may not be committed; None where it may."""
-    if key.is_write or not state.query_id or key.query_id == state.query_id:
+def why_refused(
+    state: BatchesState, key: BatchKey, instead_of: str, ranges: str = ""
+) -> str | None:
+    """Why a batch may not be committed; None if it may.
+
+    Args:
+        state: The log's.
+        key: The batch.
+        instead_of: The older query whose place this one may take.
+        ranges: Fingerprint of where its sources end; empty if it is not known.
+    """
+    if key.is_write:
+        return _why_no_write(state, key)
+    if not state.query_id:
         return None
+    if key.query_id == state.query_id:
+        return _why_no_batch(state, key, ranges)
     if key.query_id in state.former:  # first: what it has committed is not known any more
         return (
             f"query {state.query_id} has taken the place of query {key.query_id}, whose batches are "
@@ -145,12 +184,54 @@ def why_refused(state: BatchesState, key: BatchKey, instead_of: str) -> str | No
     if instead_of == state.query_id:
         if state.begun is not None and state.begun.open_intent is not None:
             return f"batch {state.begun.batch_id} of query {state.query_id} is being committed"
+        if len(state.former) >= FORMER_QUERIES_MAX:
+            return (
+                f"the job has had {len(state.former):,} queries before query {state.query_id}, and "
+                f"remembers no more than {FORMER_QUERIES_MAX:,}: give the new query a job id of its own"
+            )
         return None
     return (
         f"the job has batches of query {state.query_id}, up to {state.last_done}, and this is query "
         f"{key.query_id}, with another checkpoint: what the older one has committed would be "
         f"committed again. Start it with the older one's checkpoint; where it begins after what "
         f"that one has done, allow it with instead_of={state.query_id!r}"
+    )
+
+
+def _why_no_write(state: BatchesState, key: BatchKey) -> str | None:
+    if is_unnamed(key.query_id) or len(state.writes_done) < NAMED_WRITES_MAX:
+        return None
+    prefix = _write_name(key.query_id, "")
+    if any(name.startswith(prefix) for name in state.writes_done):
+        return None
+    return (
+        f"the job has {len(state.writes_done):,} writes with a name, and remembers no more than "
+        f"{NAMED_WRITES_MAX:,}: give further writes another job id, or no write_id"
+    )
+
+
+def _why_no_batch(state: BatchesState, key: BatchKey, ranges: str) -> str | None:
+    begun = state.begun
+    if begun is not None and begun.open_intent is None and key.batch_id > begun.batch_id:
+        return (
+            f"batch {begun.batch_id} of query {key.query_id} is begun and not committed at "
+            f"{', '.join(map(repr, begun.left_sinks))}, and Spark gives batch {key.batch_id}: the "
+            "rows between are lost. Go on with a copy of the checkpoint in which it is not done"
+        )
+    there, known = "", ""
+    if key.batch_id == state.last_done:
+        there, known = "is committed", state.last_ranges
+    elif begun is not None and begun.batch_id == key.batch_id and begun.done_sinks:
+        there = f"is at {', '.join(map(repr, begun.done_sinks))}"
+        known = begun.ranges
+    if not ranges or not known or ranges == known:
+        return None
+    return (
+        f"{key} {there} with other rows: its sources ended at {known} (a fingerprint), and end at "
+        f"{ranges} now. The file offsets/{key.batch_id} of the checkpoint was lost or changed, and "
+        "Spark has planned the batch anew: to skip it would lose rows, to write it would double "
+        "some. Put the file back from a copy; else begin a query with a new checkpoint after the "
+        f"rows that are there, with instead_of={key.query_id!r}"
     )
 
 
@@ -170,10 +251,19 @@ def _intent(state: BatchesState, sequence: int, value: BatchIntent) -> BatchesSt
         return replace(state, writes=state.writes.update(dict.fromkeys(names, begun)))
     if value.query_id != state.query_id:
         former = (*state.former, state.query_id) if state.query_id else state.former
-        state = replace(state, query_id=value.query_id, former=former, last_done=-1, begun=None)
+        state = replace(
+            state,
+            query_id=value.query_id,
+            former=former,
+            last_done=-1,
+            last_ranges="",
+            begun=None,
+        )
     before = state.begun
     done = () if before is None or before.batch_id != value.batch_id else before.done_sinks
-    begun = _Begun(batch_id=value.batch_id, open_intent=sequence, done_sinks=done)
+    begun = _Begun(
+        batch_id=value.batch_id, open_intent=sequence, done_sinks=done, ranges=value.ranges
+    )
     return replace(state, begun=begun)
 
 
@@ -183,10 +273,16 @@ def _outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> Batches
     begun = state.begun
     assert begun is not None, "an intent came before it"
     if all(one.is_done for one in value.parts):
-        return replace(state, begun=None, last_done=value.batch_id)
-    sinks = {*begun.done_sinks, *(one.sink for one in value.parts if one.is_done)}
-    left = _Begun(batch_id=value.batch_id, open_intent=None, done_sinks=tuple(sorted(sinks)))
-    return replace(state, begun=left)
+        return replace(state, begun=None, last_done=value.batch_id, last_ranges=begun.ranges)
+    sinks = {*begun.done_sinks, *(part.sink for part in value.parts if part.is_done)}
+    left = {part.sink for part in value.parts if not part.is_done}
+    begun = replace(
+        begun,
+        open_intent=None,
+        done_sinks=tuple(sorted(sinks)),
+        left_sinks=tuple(sorted(left)),
+    )
+    return replace(state, begun=begun)
 
 
 def _write_outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> BatchesState:
@@ -195,8 +291,12 @@ def _write_outcome(state: BatchesState, sequence: int, value: BatchOutcome) -> B
     for one in (value.query_id, *names):  # by its id alone in a state of an older snapshot
         if one in writes:
             writes = writes.delete(one)
-    done = {name: sequence for name, is_done in names.items() if is_done}
-    return replace(state, writes=writes, writes_done=state.writes_done.update(done))
+    done = [name for name, is_done in names.items() if is_done]
+    if is_unnamed(value.query_id):
+        remembered = (*state.unnamed_done, *done)[-UNNAMED_WRITES_REMEMBERED:]
+        return replace(state, writes=writes, unnamed_done=remembered)
+    writes_done = state.writes_done.update(dict.fromkeys(done, sequence))
+    return replace(state, writes=writes, writes_done=writes_done)
 
 
 _PROJECTION: Final[OperatorProjection[BatchesState]] = OperatorProjection(
@@ -228,7 +328,7 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
         key = BatchKey(
             query_id=request.query_id, batch_id=request.batch_id, is_write=request.is_write
         )
-        if why_not := why_refused(self.state, key, request.instead_of):
+        if why_not := why_refused(self.state, key, request.instead_of, request.ranges):
             raise RequestRefusedError(why_not)
         sinks = {one.sink for one in request.parts} or self._sinks
         standing = standing_of(self.state, key, sinks)
@@ -241,6 +341,7 @@ class BatchCoordinator(EventSourcedCoordinator[BatchesState]):
                     batch_id=request.batch_id,
                     is_write=request.is_write,
                     parts=request.parts,
+                    ranges=request.ranges,
                 ),
             )
             standing = standing_of(self.state, key, sinks)

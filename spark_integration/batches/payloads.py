@@ -56,6 +56,8 @@ class CommitBatch(Payload):
     """For which driver its parts are staged; what was staged for another one may be swept by now."""
     parts: list[BatchPart]
     """Empty: only how it stands is asked; a batch write with all sinks then, else with those of its parts."""
+    ranges: str = ""
+    """Fingerprint of where the batch's sources end; empty if it is not known."""
 
 
 @response("coordlog.batch_standing", version=1)
@@ -77,6 +79,8 @@ class BatchIntent(Payload):
     batch_id: int
     is_write: bool
     parts: list[BatchPart]
+    ranges: str = ""
+    """As in `CommitBatch`."""
 
 
 @payload("coordlog.batch_outcome", version=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -14,7 +15,7 @@ from .ledger import BatchKey
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_ID", "QUERY_ID", "key_of"]
+__all__ = ["BATCH_ID", "QUERY_ID", "key_of", "ranges_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,37 @@ def _checkpoint_root(spark: SparkSession, query_id: str) -> str | None:
         return None
 
 
+def ranges_of(frame: DataFrame, key: BatchKey) -> str:
+    """A fingerprint of where the sources of a batch end, by its file in the checkpoint's folder `offsets`.
+
+    Spark writes it before it gives the batch; a batch that Spark plans anew under the same number, after that file
+    was lost, has another one, if there are more rows by then. Empty if this Spark does not have the file there.
+    """
+    root = _checkpoint_root(frame.sparkSession, key.query_id)
+    if root is None:
+        return ""
+    content = _read(frame.sparkSession, f"{root}/offsets/{key.batch_id}")
+    if content is None:
+        return ""
+    # A version, then what differs at each planning (the batch's time, the session's settings), then the offsets.
+    offsets = content.decode().splitlines()[2:]
+    return hashlib.blake2b("\n".join(offsets).encode(), digest_size=8).hexdigest()
+
+
+def _read(spark: SparkSession, name: str) -> bytes | None:
+    """A file of a checkpoint; None if there is none."""
+    session: Any = spark  # as above
+    path = session._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001
+    files = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    if not files.exists(path):
+        return None
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
+
+
 def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
     if _TEMPORARY.search(root):
         raise UsageError(
@@ -75,14 +107,8 @@ def _check_root(spark: SparkSession, query_id: str, root: str) -> None:
             "ends, and the next start would begin anew; give it one with "
             '.option("checkpointLocation", …)'
         )
-    session: Any = spark  # as above
-    path = session._jvm.org.apache.hadoop.fs.Path(f"{root}/metadata")  # noqa: SLF001
-    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    stream = path.getFileSystem(conf).open(path)
-    try:
-        there = json.loads(bytes(stream.readAllBytes()))["id"]
-    finally:
-        stream.close()
+    content = _read(spark, f"{root}/metadata")
+    there = None if content is None else json.loads(content)["id"]
     if there != query_id:
         raise UsageError(
             f"query {query_id} runs on a checkpoint of query {there}, {root}: it was exchanged "

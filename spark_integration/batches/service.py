@@ -245,8 +245,8 @@ class BatchService:
         self._wait_for(lambda: self._released_to >= last)
         return standing_of(self.state, key, asked)
 
-    def commit(self, key: BatchKey, parts: Sequence[BatchPart]) -> Standing:
-        """Have these parts of a batch made visible; how it stands then.
+    def commit(self, key: BatchKey, parts: Sequence[BatchPart], ranges: str = "") -> Standing:
+        """Have these parts of a batch made visible; how it stands then. `ranges`: as in `CommitBatch`.
 
         Raises:
             RequestRefusedError: The batch is of a query that may not commit here.
@@ -261,6 +261,7 @@ class BatchService:
             instead_of=self.instead_of,
             driver_id=self.driver_id,
             parts=list(parts),
+            ranges=ranges,
         )
         try:
             self._started().request(BATCHES, request, timeout_s=self._log_timeout_s)
@@ -277,6 +278,26 @@ class BatchService:
         standing = self.standing(key, {one.sink for one in parts} or None)
         self._at("outcome recorded")
         return standing
+
+    def why_not_done(self, key: BatchKey, standing: Standing) -> str:
+        """Why a batch that was given is not committed, and what to do."""
+        if gone := sorted(set(standing.left_sinks) - set(self.sinks)):
+            return (
+                f"{key} has a part for sink {', '.join(map(repr, gone))}, which has not taken it, and "
+                "the job has no such sink any more: start it with this sink until the batch is "
+                "committed, then take it out"
+            )
+        refusals = self._parts.refusals
+        reasons = [
+            f"sink {name!r} has not taken its part ({refusals[name]})"
+            for name in sorted(self.sinks)
+            if name in refusals and name not in standing.done_sinks
+        ]
+        return (
+            f"{key} is not committed: {', '.join(reasons) or 'a sink has not taken its part'}; mend "
+            "the function that makes the rows, or the destination, then start the query again: Spark "
+            "gives the batch again"
+        )
 
     # --- the driver ---------------------------------------------------------------------------------------------------
     def _started(self) -> JobDriver:

@@ -38,6 +38,7 @@ class Batch:
     """The name of the sink in the job."""
 
 
+@runtime_checkable
 class BatchSink(Protocol):
     """Where a batch becomes visible, in two steps. For a user to implement, too.
 
@@ -63,8 +64,9 @@ class BatchSink(Protocol):
     def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
         """Look what of the part is done; do what is missing.
 
-        A sink that can do it only with the rows themselves, which are gone after a crash, answers `is_done=False`:
-        the batch is then staged again when Spark replays it.
+        A sink that can do it only with the rows themselves, which are gone after a crash, answers `is_done=False`,
+        and so does one whose table refuses the rows, with the reason as `refused` in the details: the batch is then
+        staged again when Spark replays it. Nothing of the part is visible then, nor ever will be.
 
         Raises:
             SinkError: It cannot be done; it is tried again, a few times.
@@ -96,6 +98,8 @@ class PartsSink:
         self._job_id, self._sinks, self._at = job_id, sinks, at
         self.driver_id = ""
         """Set before anything is settled."""
+        self.refusals: dict[str, str] = {}
+        """By sink: why it has not taken its part of the newest batch that it was given."""
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
         """Let each sink that can see that no other log writes to it. Before anything is appended."""
@@ -118,7 +122,11 @@ class PartsSink:
                 )
             batch = Batch(job_id=self._job_id, driver_id=self.driver_id, key=key, sink=part.sink)
             self._at(f"before part {part.sink}")
-            parts.append(sink.settle(part, batch, at=self._at))
+            outcome = sink.settle(part, batch, at=self._at)
+            parts.append(outcome)
+            self.refusals.pop(part.sink, None)
+            if not outcome.is_done:
+                self.refusals[part.sink] = outcome.details.get("refused", "it has not the rows")
             self._at(f"after part {part.sink}")
         return BatchOutcome(
             query_id=intent.query_id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from coordlog.errors import OptionError
 from coordlog.limits import LOG_TIMEOUT_S
 from coordlog.log.port import Log
+from coordlog.option_types import check_types
 
 from .exactly_once import Sinks, sinks_of
 from .parquet import ParquetBatches
@@ -116,8 +117,10 @@ def coordinated_writes(
         payload_store: Where payloads go that are too large for the log, as for a `Job`.
 
     Raises:
-        OptionError: An option is out of range, or a sink is not one of files.
+        OptionError: An option has a wrong type or is out of range, or a sink is not one of files.
+        OptionsError: Several have a wrong type.
     """
+    check_types(coordinated_writes, locals())
     sinks = sinks_of(sink)
     for name, one in sinks.items():
         if not isinstance(one, ParquetBatches):

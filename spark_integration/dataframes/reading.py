@@ -19,6 +19,7 @@ from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import DATAFRAME_BATCH_BYTES, DATAFRAME_BATCH_ROWS, REASON_CHARS_MAX
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
+    EndQuery,
     NextSplits,
     ReadFailed,
     ReadFailureNoted,
@@ -26,9 +27,11 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.source_events import RequestSplit, Split
+from coordlog.spark_integration.exact_cast import InexactError, exact_cast
 from coordlog.spark_integration.worker_archives import keep_archives
 from coordlog.subtask import PollStatus, SourceReader
 
+from .query_end import CANCEL_WAIT_S, is_same_again
 from .ticket import OPERATOR_ID, ServiceClient, Ticket
 
 __all__ = ["ReadPartition", "read_partition"]
@@ -117,12 +120,28 @@ def read_partition(
             with _Rows(client, reader, partition, task) as rows:
                 yield from _merged(rows.batches(), schema)
         except Exception as error:
-            with contextlib.suppress(CoordlogError):
-                failed = _failure(partition, task, reader, error)
-                client.ask(failed, ReadFailureNoted, retry_s=0.0)
+            _report(client, _failure(partition, task, reader, error))
+            if is_same_again(error):
+                _end_query(client, task, error)
             raise
         finally:
             reader.close()
+
+
+def _report(client: ServiceClient, failed: ReadFailed) -> None:
+    with contextlib.suppress(CoordlogError):  # the reader's own error matters more
+        client.ask(failed, ReadFailureNoted, retry_s=0.0)
+
+
+def _end_query(client: ServiceClient, task: _Task, error: Exception) -> None:
+    """Have the query ended, and wait for that: else Spark would start the next try first."""
+    try:
+        client.ask(
+            EndQuery(stage_id=task.stage_id, reason=_reason(error)), ReadFailureNoted, retry_s=0.0
+        )
+    except CoordlogError:
+        return
+    time.sleep(CANCEL_WAIT_S)  # the task is cancelled meanwhile
 
 
 class _Rows:
@@ -219,8 +238,12 @@ def _failure(
         partition=partition.number,
         task_attempt_id=task.task_attempt_id,
         split_id=reader.current_split() or "",
-        reason=f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX],
+        reason=_reason(error),
     )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
 
 
 def _merged(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -247,8 +270,14 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in Arrow's types for Spark's: times in microseconds, texts with 32-bit offsets."""
     if batch.schema.equals(schema):
         return batch
-    columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    columns: list[pa.Array] = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        try:
+            columns.append(exact_cast(column, field.type))
+        except InexactError as error:
+            raise SourceError(
+                'format("coordlog")',
+                f"column {field.name!r} cannot be handed to Spark as it is: {error}",
+                "give the column a type that Spark has (`schema=`)",
+            ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

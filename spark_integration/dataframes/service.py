@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Collection
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -24,16 +27,20 @@ from coordlog.limits import (
     SNAPSHOT_EVERY_RECORDS,
 )
 from coordlog.log.port import Log
+from coordlog.option_types import check_types
 from coordlog.projections.reads import ReadsState
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration.endpoint_options import EndpointOptions
 from coordlog.spark_integration.log_choice import LogChoice
+from coordlog.spark_integration.stage import is_local_session, task_failures_max
 from coordlog.spark_integration.stageless import (
     StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
 )
+from coordlog.spark_integration.worker_probe import check_workers, use_own_interpreter
 
+from .query_end import end_stage
 from .registry import forget_ticket, register_ticket
 from .ticket import OPERATOR_ID, Ticket
 
@@ -43,10 +50,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CoordinatedReads", "Readable", "coordinated"]
 
+_log = logging.getLogger(__name__)
+
 _LOOK_S = 0.02
+_TRIES_MANY = 100
 _PARTITIONS_MAX = 10_000
 
 
+@runtime_checkable
 class Readable(Protocol):
     """A source that queries can read: `FileSource`, for one."""
 
@@ -109,7 +120,8 @@ class CoordinatedReads:
         Raises:
             SourceError: It cannot be listed, or there is nothing in it that tells the schema.
             OptionError: Spark has no type for a column.
-            EnvironmentSetupError: No process of this session can have a service.
+            EnvironmentSetupError: No process of this session can have a service, or its tasks cannot
+                load the source.
             RestoreError: The history is of another kind of job, or does not fit.
             DriverAliveError: A live driver holds the job.
             LogError: The log.
@@ -134,6 +146,8 @@ class CoordinatedReads:
         surroundings = StagelessSurroundings(
             self._spark, job_id=self.job_id, endpoint=self._endpoint
         )
+        use_own_interpreter(self._spark, is_local=is_local_session(self._spark))
+        check_workers(self._spark, self._source.create_reader, 'format("coordlog")')
         driver = self._new_driver(surroundings, log)
         driver.start()
         self._driver = driver
@@ -146,8 +160,10 @@ class CoordinatedReads:
             schema_json=_spark_schema(self.job_id, self._settled_schema(driver)),
             partitions=partitions,
             splits_max=self._splits_max,
+            locations=_locations(self._source.location),
         )
         register_ticket(self._spark, ticket)
+        _warn_of_many_tries(self._spark)
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
         provider = ReadsProvider(
@@ -155,6 +171,7 @@ class CoordinatedReads:
             self._source,
             listing_timeout_s=self._listing_timeout_s,
             given_up=self._given_up,
+            end_query=partial(end_stage, self._spark),
         )
         spec = SourceSpec(
             operator_id=OPERATOR_ID,
@@ -292,8 +309,10 @@ def coordinated(
         endpoint: Where it listens, and whether that is encrypted, as for a `Job`.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several have a wrong type.
     """
+    check_types(coordinated, locals())
     return CoordinatedReads(
         spark,
         job_id,
@@ -309,6 +328,26 @@ def coordinated(
         payload_store=payload_store,
         endpoint=endpoint,
     )
+
+
+def _locations(location: str | None) -> tuple[str, ...]:
+    """How a query may name the source's path: as it is here and now, relative too."""
+    if location is None:
+        return ()
+    if "://" in location:
+        return (location,)
+    relative = os.path.relpath(location)
+    return (relative, f"{relative}/", f"{location}/", location)
+
+
+def _warn_of_many_tries(spark: SparkSession) -> None:
+    tries = task_failures_max(spark)
+    if tries >= _TRIES_MANY:
+        _log.warning(
+            "this session tries each task %d times, which is right for jobs alone: a query that is run after the "
+            "end of its service fails only after all of them; make the session with query_session(…)",
+            tries,
+        )
 
 
 def _spark_schema(job_id: str, schema: pa.Schema) -> str:

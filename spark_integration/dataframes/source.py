@@ -36,6 +36,7 @@ from coordlog.schemas.reads import (
 )
 from coordlog.spark_integration.worker_archives import keep_archives
 
+from .read_options import with_read_options
 from .reading import ReadPartition, read_partition
 from .ticket import ServiceClient, Ticket
 
@@ -89,7 +90,7 @@ class CoordlogDataSource(DataSource):
         known = ", ".join(sorted(self.tickets)) or "none"
         job_id = self.options.get("job")
         if job_id is None and len(self.tickets) == 1:
-            return next(iter(self.tickets.values()))
+            return with_read_options(next(iter(self.tickets.values())), self.options)
         if job_id is None or job_id not in self.tickets:
             asked = "no job" if job_id is None else f"job {job_id!r}"
             raise SourceError(
@@ -98,7 +99,7 @@ class CoordlogDataSource(DataSource):
                 "start one in the process that owns the session, `with coordinated(spark, JOB, "
                 'SOURCE, ...) as reads:`, and say `.option("job", JOB)`',
             )
-        return self.tickets[job_id]
+        return with_read_options(self.tickets[job_id], self.options)
 
     def _checked(self, schema: StructType) -> Ticket:
         ticket = self._ticket()

@@ -52,6 +52,8 @@ class Ticket:
     """How many tasks may read at once."""
     splits_max: int
     """The most splits of a stream's batch; 0: no limit."""
+    locations: tuple[str, ...] = ()
+    """Names of what is read, as `.load(path)` may have them: the path as the source was given it, and whole."""
 
 
 class ServiceClient:

@@ -50,8 +50,8 @@ def refuse_archive(path: str, compression: Compression) -> None:
                 path,
                 f"{end} files are not read",
                 f"unpack it, or pack it in one of {', '.join(sorted(_ENDS))}; `compression=` says "
-                "which it is where the name does not",
-            )
+                "which it is if the name does not",
+            ) from ValueError("an archive, or a codec that is not known")
 
 
 def unpacked(file: BinaryIO, codec: str) -> BinaryIO:

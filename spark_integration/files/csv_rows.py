@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.exact_cast import InexactError, exact_cast, exact_from_text
+from coordlog.spark_integration.exact_numbers import are_whole_exact
 
 from .compression import Compression, codec_of
 from .csv_options import CsvOptions
@@ -16,7 +19,7 @@ from .listing import InputFiles
 from .payloads import FileSplit
 from .text_bytes import TextBytes, header_end, line_start
 
-__all__ = ["CsvRows", "open_csv", "reading_error"]
+__all__ = ["CsvRows", "number_columns", "open_csv", "reading_error", "typed_rows"]
 
 _CONVERSION: Final = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?CSV conversion error to "
@@ -27,7 +30,14 @@ _SHAPE: Final = re.compile(
     r"(?:Row #(?P<row>\d+): )?Expected (?P<expected>\d+) columns, got (?P<got>\d+): (?P<text>.*)",
     re.DOTALL,
 )
+_DECIMAL: Final = re.compile("decimal[0-9]|Decimal value")
+"""Words of Arrow's errors of decimals, most of which name no row."""
+_DIGITS_MAX: Final = 38
+"""Of a decimal128."""
 _SHOWN_CHARS: Final = 200
+_TYPE_STEP: Final = (
+    "give the column another type with `schema=`, or name the value in `null_values=`"
+)
 
 
 class CsvRows:
@@ -52,9 +62,27 @@ class CsvRows:
         """Rows of what `next` gives that are still to be passed over: lines have no index."""
         self.bytes_read = max(split.size_bytes, 0)
         self._schema, self._path = schema, split.path
+        self._files, self._split = files, split
+        self._options = options
+        self._compression: Compression = compression
+        self._texts: frozenset[str] = frozenset()
+        """Columns that are read as texts: of Arrow's own values of them, one was in doubt."""
         self._header_rows = 0 if options.column_names is not None else 1
         self._begins_at = 0
-        file = files.open(split)
+        self._rows = 0
+        self._bytes, is_empty = self._opened()
+        # A headless part without a line has no block that Arrow could begin with.
+        try:
+            is_empty = is_empty or not self._bytes.has_text()
+        except SourceError:
+            self._bytes.close()
+            raise
+        self._reader = None if is_empty else self._open()
+
+    def _opened(self) -> tuple[TextBytes, bool]:
+        """The part's bytes, from the beginning, and whether it has none."""
+        split, options = self._split, self._options
+        file = self._files.open(split)
         ranges: list[tuple[int, int]] | None = None
         try:
             if (split.start, split.end) != (0, split.size_bytes):
@@ -64,34 +92,48 @@ class CsvRows:
                 ranges = [(0, header), (start, end)]
                 self._begins_at = start if split.start else 0
                 self.bytes_read = end - start if split.start else end
-            self._bytes = TextBytes(
+            text = TextBytes(
                 split.path,
                 file,
                 ranges,
                 None if options.is_utf8 else options.encoding,
-                codec=codec_of(split.path, compression),
+                codec=codec_of(split.path, self._compression),
             )
         except Exception as error:  # whatever its file system raises
             file.close()
             raise SourceError(
                 split.path, f"it cannot be read: {error}", "see that the file is whole"
             ) from error
-        # A headless part without a line has no block that Arrow could begin with.
-        is_empty = ranges is not None and all(start == end for start, end in ranges)
-        self._reader = None if is_empty else self._open(options)
+        return text, ranges is not None and all(start == end for start, end in ranges)
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
-        if self._reader is None:
-            return None
-        try:
-            return self._reader.read_next_batch()
-        except StopIteration:
-            return None
-        except (pa.ArrowInvalid, UnicodeError) as error:
-            raise reading_error(
-                self._path, error, self._schema, self._begins_at, self._header_rows
-            ) from error
+        while self._reader is not None:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return None
+            except (pa.ArrowInvalid, UnicodeError) as error:
+                doubtful = self._refused_decimals(error)
+                if not doubtful:
+                    raise self._error(error) from error
+            else:
+                doubtful = _doubtful_floats(batch, self._schema)
+                if not doubtful:
+                    return self._typed(batch)
+            self._read_as_texts(doubtful)
+        return None
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
+        return typed_rows(
+            self._path,
+            batch,
+            self._schema,
+            row=row,
+            begins_at=self._begins_at,
+            header_rows=self._header_rows,
+        )
 
     def close(self) -> None:
         """Let go of the file."""
@@ -99,15 +141,53 @@ class CsvRows:
             self._reader.close()
         self._bytes.close()
 
-    def _open(self, options: CsvOptions) -> pa_csv.CSVStreamingReader:
+    def _read_as_texts(self, columns: frozenset[str]) -> None:
+        """Open the file once more, with these columns as texts, and pass over the rows that were read.
+
+        The file is parsed once more for each block at which a column first comes to be in doubt.
+        """
+        self.close()
+        self._texts |= columns
+        self._bytes, _ = self._opened()
+        self._reader = self._open()
+        rows = 0
+        while rows < self._rows:
+            try:
+                rows += self._reader.read_next_batch().num_rows
+            except (pa.ArrowInvalid, UnicodeError) as error:
+                raise self._error(error) from error
+            except StopIteration:
+                break
+        if rows != self._rows:  # blocks are cut by bytes, whatever the types
+            raise SourceError(
+                self._path,
+                f"it has changed while it was read: its first blocks had {self._rows} rows, and have "
+                f"{rows}",
+                "see that files are written under another name and renamed when they are whole",
+            )
+
+    def _refused_decimals(self, error: Exception) -> frozenset[str]:
+        """Columns of decimals, if one may be the one that Arrow has refused, without a row."""
+        if _DECIMAL.search(str(error)) is None:
+            return frozenset()
+        decimals = {field.name for field in self._schema if pa.types.is_decimal(field.type)}
+        return frozenset(decimals - self._texts)
+
+    def _error(self, error: Exception) -> SourceError:
+        return reading_error(self._path, error, self._schema, self._begins_at, self._header_rows)
+
+    def _open(self) -> pa_csv.CSVStreamingReader:
         try:
-            reader = open_csv(self._bytes, options, schema=self._schema)
+            reader = open_csv(self._bytes, self._options, schema=self._schema, texts=self._texts)
             names: list[str] = reader.schema.names  # decodes the header
         except (pa.ArrowInvalid, UnicodeError) as error:
             self._bytes.close()
-            raise reading_error(
-                self._path, error, self._schema, self._begins_at, self._header_rows
-            ) from error
+            decimals = self._refused_decimals(error)
+            if not decimals:
+                raise self._error(error) from error
+            self._texts |= decimals
+            self._bytes, _ = self._opened()
+            return self._open()
         except SourceError:
             self._bytes.close()
             raise
@@ -128,14 +208,102 @@ def open_csv(
     *,
     schema: pa.Schema | None,
     block_bytes: int | None = None,
+    texts: Collection[str] = (),
 ) -> pa_csv.CSVStreamingReader:
-    """Arrow's reader of `stream`; without `schema`, types are as its first block has them."""
+    """Arrow's reader of `stream`; without `schema`, types are as its first block has them.
+
+    Columns of `texts`, and of types that Arrow cannot read, are of strings: `typed_rows` has them in
+    the types of `schema`.
+
+    Raises:
+        pa.ArrowInvalid: The header, or the first block, is not of that form.
+    """
+    if schema is not None:
+        schema = pa.schema(
+            pa.field(column.name, pa.string() if column.name in texts else _read_type(column.type))
+            for column in schema
+        )
     return pa_csv.open_csv(
         stream,
         read_options=options.read_options(block_bytes=block_bytes),
         parse_options=options.parse_options(),
         convert_options=options.convert_options(schema),
     )
+
+
+def number_columns(schema: pa.Schema) -> frozenset[str]:
+    """Columns of which Arrow's own values may be in doubt: floats and decimals."""
+    types = pa.types
+    return frozenset(
+        column.name
+        for column in schema
+        if types.is_floating(column.type) or types.is_decimal(column.type)
+    )
+
+
+def _doubtful_floats(batch: pa.RecordBatch, schema: pa.Schema) -> frozenset[str]:
+    """Columns in which a whole number may have been rounded, or a number was too large."""
+    return frozenset(
+        column.name
+        for values, column in zip(batch.columns, schema, strict=True)
+        if pa.types.is_floating(values.type) and not are_whole_exact(values, values.type)
+    )
+
+
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow reads."""
+    types = pa.types
+    if types.is_decimal(kind):
+        # Of a decimal's precision Arrow's reader takes no notice: 70000 would be a decimal(5, 2).
+        # Digits and scale together must not be more than 38: the product would wrap.
+        is_narrow = kind.scale >= 0 and kind.precision + kind.scale <= _DIGITS_MAX
+        return pa.decimal128(_DIGITS_MAX - kind.scale, kind.scale) if is_narrow else pa.string()
+    is_text = types.is_float16(kind) or types.is_nested(kind)
+    return pa.string() if is_text and not types.is_dictionary(kind) else kind
+
+
+def typed_rows(
+    path: str,
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    *,
+    row: int,
+    begins_at: int = 0,
+    header_rows: int = 1,
+) -> pa.RecordBatch:
+    """What `open_csv` has read, in the types of `schema`.
+
+    Args:
+        path: The file.
+        batch: Rows of it.
+        schema: Types of the columns.
+        row: The batch's first row, counted as Arrow does: from 1, the header too.
+        begins_at: The byte at which the part begins, of which these are rows.
+        header_rows: 1 if the file has a header, else 0.
+
+    Raises:
+        SourceError: A text is no value of its column's type.
+    """
+    if batch.schema == schema:
+        return batch
+    columns: list[pa.Array] = []
+    for values, column in zip(batch.columns, schema, strict=True):
+        try:
+            cast = exact_from_text if pa.types.is_string(values.type) else exact_cast
+            columns.append(cast(values, column.type))
+        except InexactError as error:
+            place = (
+                ""
+                if error.row is None
+                else f"{_row(str(row + error.row), begins_at, header_rows)}, "
+            )
+            raise SourceError(
+                path,
+                f"{place}column {column.name!r}: the value {str(error.value)[:_SHOWN_CHARS]!r} is no "
+                f"{column.type}: {error.reason}",
+                _TYPE_STEP,
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def reading_error(
@@ -189,7 +357,7 @@ def _conversion_error(
     return SourceError(
         path,
         f"{row}, column {name}: {what}",
-        "give the column another type with `schema=`, or name the value in `null_values=`",
+        _TYPE_STEP,
     )
 
 

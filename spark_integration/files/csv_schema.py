@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
 from coordlog.limits import CSV_SAMPLE_BYTES
 
 from .compression import Compression, codec_of, refuse_archive
 from .csv_options import CsvOptions
-from .csv_rows import open_csv, reading_error
+from .csv_rows import number_columns, open_csv, reading_error, typed_rows
+from .faults import EmptyFileError
+from .inferring import WIDE, type_of_texts
 from .listing import InputFiles, ListedFile
 from .sampling import evenly
 from .schema_difference import schemas_differ
@@ -37,11 +40,13 @@ def settle_csv_schema(
     for one in listed:
         refuse_archive(one.path, compression)
     sampled = evenly([one for one in listed if one.size_bytes != 0])
-    block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // len(sampled))
+    block_bytes = max(options.block_bytes, CSV_SAMPLE_BYTES // max(1, len(sampled)))
     settled: pa.Schema | None = given
     first = ""
     for one in sampled:
         found = _schema_of(files, one, options, given, block_bytes, compression)
+        if found is None:
+            continue
         if settled is None:
             settled, first = found, one.path
         elif settled.names != found.names:
@@ -52,11 +57,13 @@ def settle_csv_schema(
                 pa.field(mine.name, _common(mine.type, other.type))
                 for mine, other in zip(settled, found, strict=True)
             )
-    assert settled is not None, "a listing has at least one file that is not empty"
-    return pa.schema(
-        pa.field(one.name, pa.string() if pa.types.is_null(one.type) else one.type)
-        for one in settled
-    )
+    if settled is None:
+        raise EmptyFileError(
+            files.url if len(listed) != 1 else listed[0].path,
+            "it has no row and no header",
+            "give the schema (`schema=`), or files with a header",
+        )
+    return pa.schema(pa.field(one.name, _whole(one.type)) for one in settled)
 
 
 def _schema_of(
@@ -66,18 +73,20 @@ def _schema_of(
     given: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
-) -> pa.Schema:
-    stream = TextBytes(
-        one.path,
-        files.open(one),
-        None,
-        None if options.is_utf8 else options.encoding,
-        codec=codec_of(one.path, compression),
-    )
+) -> pa.Schema | None:
+    """None for a file without a row and a header."""
+    stream = _stream(files, one, options, compression)
     try:
-        with open_csv(stream, options, schema=given, block_bytes=block_bytes) as reader:
+        if not stream.has_text():
+            return None
+        texts = () if given is None else number_columns(given)
+        with open_csv(
+            stream, options, schema=given, block_bytes=block_bytes, texts=texts
+        ) as reader:
             found: pa.Schema = reader.schema
             names: list[str] = found.names  # decodes the header
+            if given is not None and names == given.names:
+                _check_first(one.path, reader, given, options)
     except (pa.ArrowInvalid, UnicodeError) as error:
         header_rows = 0 if options.column_names is not None else 1
         raise reading_error(one.path, error, given, header_rows=header_rows) from error
@@ -94,8 +103,70 @@ def _schema_of(
                 one.path,
                 f"column {column.name!r} holds bytes that are not {options.encoding}",
                 "give the file's encoding with `encoding=`",
-            )
-    return found
+            ) from ValueError("another encoding")
+    return (
+        found if given is not None else _exact(files, one, options, found, block_bytes, compression)
+    )
+
+
+def _stream(
+    files: InputFiles, one: ListedFile, options: CsvOptions, compression: Compression
+) -> TextBytes:
+    return TextBytes(
+        one.path,
+        files.open(one),
+        None,
+        None if options.is_utf8 else options.encoding,
+        codec=codec_of(one.path, compression),
+    )
+
+
+def _check_first(
+    path: str, reader: pa_csv.CSVStreamingReader, given: pa.Schema, options: CsvOptions
+) -> None:
+    """See that the first block fits the schema."""
+    for batch in reader:
+        typed_rows(path, batch, given, row=1 if options.column_names is not None else 2)
+        return
+
+
+def _exact(
+    files: InputFiles,
+    one: ListedFile,
+    options: CsvOptions,
+    inferred: pa.Schema,
+    block_bytes: int,
+    compression: Compression,
+) -> pa.Schema:
+    """`inferred`, but for columns of numbers that would not be those of the texts."""
+    numbers = [one.name for one in inferred if one.type in (pa.int64(), pa.float64())]
+    if not numbers:
+        return inferred
+    as_texts = pa.schema(
+        pa.field(one.name, pa.string() if one.name in numbers else one.type) for one in inferred
+    )
+    stream = _stream(files, one, options, compression)
+    try:
+        with open_csv(stream, options, schema=as_texts, block_bytes=block_bytes) as reader:
+            batch = next(iter(reader), None)
+    finally:
+        stream.close()
+    if batch is None:
+        return inferred
+    return pa.schema(
+        pa.field(
+            one.name,
+            type_of_texts(batch.column(one.name), one.type) if one.name in numbers else one.type,
+        )
+        for one in inferred
+    )
+
+
+def _whole(found: pa.DataType) -> pa.DataType:
+    """The type of a column, once those of all files are known."""
+    if pa.types.is_null(found):
+        return pa.string()
+    return pa.int64() if found == WIDE else found
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -107,6 +178,8 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     kinds = {one, other}
     if kinds == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if kinds == {pa.int64(), WIDE}:
+        return WIDE
     moments = [t for t in (one, other) if pa.types.is_timestamp(t)]
     if len(moments) == 2 and moments[0].tz == moments[1].tz:  # noqa: PLR2004, both
         return pa.timestamp("ns", tz=one.tz)

@@ -16,17 +16,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.errors import JobMovedError, OutOfSpaceError, SinkError
+from coordlog.errors import OutOfSpaceError, SinkError
 from coordlog.limits import DESTINATION_FREE_BYTES_MIN, DESTINATION_RESERVE_BYTES
 from coordlog.log.port import LogIdentity
+from coordlog.spark_integration.log_claims import Claim, check_held, claim_for
 
 from .names import HIDDEN
 from .store import FileStore
 
-__all__ = ["Claim", "Destination", "SettledSchema"]
+__all__ = ["Destination", "SettledSchema"]
 
 _OWNER: Final = f"{HIDDEN}/owner.json"
-_LOG_FIELDS: Final = ("cluster_id", "topic_id", "name", "topic")
 _PARTITION_BY: Final = b"coordlog.partition_by"
 
 
@@ -38,15 +38,6 @@ class SettledSchema:
     """How often it has been widened."""
     columns: pa.Schema
     partition_by: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """That a log writes at a destination."""
-
-    log: LogIdentity
-    following: int
-    """The number of the file that another one would be told in."""
 
 
 class Destination:
@@ -121,30 +112,13 @@ class Destination:
             )
 
     def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:
-        """See that no other log of this job writes here, and hold from now on that `log` does.
-
-        A job id does not tell: it may be made of the destination's name, and then it is the same at
-        another broker. Of two that claim at once one gets it.
-
-        Args:
-            job_id: The job.
-            log: The one that it writes.
-            former: Cluster id and topic id of each that it has left by an adoption.
-
-        Returns:
-            What `check_held` is given.
+        """See that no other log of this job writes here, and keep that `log` does (`claim_for`).
 
         Raises:
             SinkError: Another one does, which this one does not go on from; or it is gone, and has
                 published something.
         """
-        version, holder = self._holder(0)
-        while holder is None or not _is_same_log(holder, log):
-            if holder is not None:
-                self._check_goes_on(job_id, holder, log, former)
-            self.store.write_once(_log_file(version), _encoded_log(log))
-            version, holder = self._holder(version)
-        return Claim(log=log, following=version)
+        return claim_for(self, job_id, log, former)
 
     def check_held(self, claim: Claim) -> None:
         """See that no other log writes here since: one look for a file, as a rule.
@@ -152,49 +126,24 @@ class Destination:
         Raises:
             JobMovedError: The job has been adopted, and goes on in another one.
         """
-        _, holder = self._holder(claim.following)
-        if holder is not None and not _is_same_log(holder, claim.log):
-            raise JobMovedError(
-                self.where,
-                f"since this driver began the job goes on there with another log, {_told(holder)}; "
-                f"this one's is {_told(claim.log)}: rows would be written a second time",
-                "nothing more is published from here: stop this driver, and leave the job to the "
-                "other one",
-            )
+        check_held(self, claim)
 
-    def _holder(self, version: int) -> tuple[int, LogIdentity | None]:
-        """The log that writes here, and the number of the file that another one would be told in."""
-        holder = None
-        while (content := self.store.read(_log_file(version))) is not None:
-            holder = self._decoded_log(version, content)
-            version += 1
-        return version, holder
+    @property
+    def release(self) -> str:
+        """See `ClaimKeeper`."""
+        return f"remove all that is in this one, {HIDDEN} too"
 
-    def _check_goes_on(
-        self,
-        job_id: str,
-        holder: LogIdentity,
-        log: LogIdentity,
-        former: Collection[tuple[str, str]],
-    ) -> None:
-        if (holder.cluster_id, holder.topic_id) in former:
-            return
-        if log.topic and (holder.cluster_id, holder.topic) == (log.cluster_id, log.topic):
-            # A cluster has one topic of a name: the former one was deleted.
-            self.refuse_earlier_output(job_id)
-            return
-        raise SinkError(
-            self.where,
-            f"job {job_id!r} writes there with another log, {_told(holder)}; this one is "
-            f"{_told(log)}: rows would be written a second time, and files of the other be removed",
-            "use the broker that the job was begun on; where that is lost `coordlog adopt` moves "
-            f"its history here; else give another destination (or remove all that is in this one, "
-            f"{HIDDEN} too)",
-        )
+    def read_claim(self, number: int) -> bytes | None:
+        """See `ClaimKeeper`: one file for each."""
+        return self.store.read(_log_file(number))
 
-    def _decoded_log(self, version: int, content: bytes) -> LogIdentity:
-        path = f"{self.where}/{_log_file(version)}"
-        return LogIdentity(**_told_in(path, content, _LOG_FIELDS, "which log writes there"))
+    def write_claim(self, number: int, content: bytes) -> None:
+        """See `ClaimKeeper`."""
+        self.store.write_once(_log_file(number), content)
+
+    def claim_path(self, number: int) -> str:
+        """See `ClaimKeeper`."""
+        return f"{self.where}/{_log_file(number)}"
 
     def has_owner(self) -> bool:
         """Whether some job has made it ready."""
@@ -346,18 +295,6 @@ def _told_in(path: str, content: bytes, fields: tuple[str, ...], what: str) -> d
 
 def _log_file(version: int) -> str:
     return f"{HIDDEN}/log-{version}.json" if version else f"{HIDDEN}/log.json"
-
-
-def _encoded_log(log: LogIdentity) -> bytes:
-    return json.dumps({name: getattr(log, name) for name in _LOG_FIELDS}).encode()
-
-
-def _is_same_log(one: LogIdentity, other: LogIdentity) -> bool:
-    return (one.cluster_id, one.topic_id) == (other.cluster_id, other.topic_id)
-
-
-def _told(log: LogIdentity) -> str:
-    return f"{log.name} (cluster {log.cluster_id}, topic id {log.topic_id})"
 
 
 def _schema_file(version: int) -> str:

@@ -17,14 +17,24 @@ from coordlog.limits import WATCH_REPORT_S
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 
-from .faults import is_fault_of_file
+from .bad_files import bad_files, of_all
+from .faults import EmptyFileError, is_fault_of_file
 from .formats import FileFormat
 from .listing import InputFiles, ListedFile, SeenFile
+from .partition_folders import PartitionFolders, check_partition_folders
 from .payloads import FileChanged, FilesAsRead, FileSplit
 from .schema_difference import schema_difference, schemas_differ
 from .split_bytes import decode_schema, decode_split, encode_schema, encode_split
 
-__all__ = ["Discovery", "FileListing", "FileWatch", "KnownFiles", "files_as_read", "note_change"]
+__all__ = [
+    "Discovery",
+    "FileListing",
+    "FileWatch",
+    "KnownFiles",
+    "files_as_read",
+    "note_back",
+    "note_change",
+]
 
 _AS_READ: Final = payload_type_of(FilesAsRead)
 
@@ -42,6 +52,15 @@ def note_change(kept: bytes | None, event: Payload) -> bytes | None:
         return kept
     files = {**files_as_read(kept), event.path: event}
     return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
+
+
+def note_back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+    """What a coordinator keeps after a reader has lost `splits`: the next one reads them as they are then."""
+    if kept is None:
+        return None
+    lost = {decode_split(one.content).path for one in splits}
+    files = [one for path, one in files_as_read(kept).items() if path not in lost]
+    return _AS_READ.encode(FilesAsRead(files=files))
 
 
 class KnownFiles:
@@ -87,6 +106,10 @@ class Discovery:
     """Of this run of the job: its splits are told from those that an earlier one has listed."""
     skips_unreadable: bool = False
     """True: a file that cannot be read says nothing of the schema; its reader will find out."""
+    is_lenient: bool = False
+    """True: there may be none yet that can be read."""
+    partition_folders: PartitionFolders = "refuse"
+    """What becomes of files in folders such as `month=3`, if their rows have no such column."""
 
     def settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
         """The one schema of these files, or `given`, checked against them.
@@ -98,16 +121,22 @@ class Discovery:
         left = list(listed)
         while True:
             try:
-                return self.format.settle(self.files, left, schema)
+                settled = self.format.settle(self.files, left, schema)
             except SourceError as error:
                 # Files that do not fit together are no fault of one: those have no cause.
-                is_skipped = self.skips_unreadable and error.__cause__ is not None
-                readable = [one for one in left if one.path != error.where]
-                if not is_skipped or not readable or len(readable) == len(left):
-                    raise
-                if not is_fault_of_file(error, self.files):
-                    raise
+                bad = bad_files(
+                    self.files,
+                    left,
+                    error,
+                    lambda one: self.format.settle(self.files, [one], schema),
+                )
+                readable = [one for one in left if one.path not in bad]
+                if not bad or not self.skips_unreadable or not readable:
+                    raise (of_all(bad, error)) from error.__cause__
                 left = readable
+            else:
+                self._check_folders(left, settled.names)
+                return settled
 
     def fresh(
         self,
@@ -135,20 +164,22 @@ class Discovery:
             if splits is None:
                 fresh.append(one)
                 continue
-            if {split.split_id for split in splits} <= skipped:
+            # A skipped split may be of an older listing than the others.
+            read = next((split for split in splits if split.split_id not in skipped), None)
+            if read is None:
                 continue
-            seen: SeenFile = splits[0]
-            if as_read and (read := as_read.get(one.path)) is not None:
+            seen: SeenFile = read
+            if as_read and (begun := as_read.get(one.path)) is not None:
                 seen = ListedFile(
                     path=one.path,
-                    size_bytes=read.size_bytes,
-                    mark=read.mark,
+                    size_bytes=begun.size_bytes,
+                    mark=begun.mark,
                     real_path=seen.real_path,
                 )
             difference = self.files.difference(seen, one)
             if difference is not None:
                 changed.append((one, difference))
-            elif len(splits) < splits[0].parts:
+            elif len(splits) < read.parts:
                 fresh.append(one)  # a driver ended between two pages of its splits
         if changed:
             first, difference = changed[0]
@@ -181,10 +212,18 @@ class Discovery:
         """
         one_schema = None if self.schemas == "each" else self._schema_for(fresh, known)
         if is_checked and one_schema and known and fresh:
-            self.settle(fresh, decode_schema(one_schema))
+            self._settled_or_none(fresh, decode_schema(one_schema))
         found: list[Split] = []
         for one in fresh:
-            splits = self._splits_of_file(one, one_schema)
+            try:
+                splits = self._splits_of_file(one, one_schema)
+            except SourceError as error:
+                bad = bad_files(
+                    self.files, fresh, error, lambda each: self._splits_of_file(each, one_schema)
+                )
+                raise (of_all(bad, error)) from error.__cause__
+            if splits and "=" in one.path:
+                self._check_folders([one], decode_schema(splits[0].arrow_schema).names)
             before = {split.split_id for split in known.get(one.path, ())}
             if not before <= {split.split_id for split in splits}:
                 raise SourceError(
@@ -195,21 +234,52 @@ class Discovery:
             found += [Split(split_id=each.split_id, content=encode_split(each)) for each in splits]
         return found
 
+    def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
+        if self.partition_folders == "refuse":
+            paths = (one.path for one in listed)
+            check_partition_folders(self.files.url, paths, columns)
+
     def _schema_for(
         self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
     ) -> bytes:
-        if not known:
-            return encode_schema(self.settle(fresh)) if fresh else b""
-        first = known[min(known)][0]
+        first = next(
+            (known[path][0] for path in sorted(known) if known[path][0].arrow_schema), None
+        )
+        if first is None:
+            return self._encoded(fresh, is_alone=False) if fresh else b""
         settled = decode_schema(first.arrow_schema)
         if self.schema is not None and schema_difference(self.schema, settled):
             raise schemas_differ("`schema=`", f"that of {first.path}", self.schema, settled)
         return first.arrow_schema
 
+    def _encoded(self, fresh: Sequence[ListedFile], *, is_alone: bool) -> bytes:
+        """The schema of these files; empty if all are at fault and are to be skipped, by their readers."""
+        if not is_alone and not self.is_lenient:
+            return encode_schema(self.settle(fresh))
+        try:
+            settled = self._settled_or_none(fresh)
+        except EmptyFileError:
+            if not is_alone:
+                raise
+            return b""
+        return b"" if settled is None else encode_schema(settled)
+
+    def _settled_or_none(
+        self, fresh: Sequence[ListedFile], given: pa.Schema | None = None
+    ) -> pa.Schema | None:
+        """None: each of them is at fault, and the source skips such files."""
+        try:
+            return self.settle(fresh, given)
+        except SourceError as error:
+            is_fault = error.__cause__ is not None and is_fault_of_file(error, self.files)
+            if not self.skips_unreadable or not is_fault:
+                raise
+            return None
+
     def _splits_of_file(self, one: ListedFile, schema: bytes | None) -> list[FileSplit]:
         cuts = self.format.cut(self.files, one, self.split_bytes)
-        if cuts and schema is None:
-            schema = encode_schema(self.settle([one]))
+        if schema is None:
+            schema = self._encoded([one], is_alone=True)
         return [
             FileSplit(
                 # The bare path, where it says all.

@@ -11,9 +11,13 @@ from coordlog.errors import SourceError
 
 from .listing import InputFiles
 
-__all__ = ["is_fault_of_file"]
+__all__ = ["EmptyFileError", "is_fault_of_file"]
 
 _OF_CONTENT: Final = (pa.ArrowException, ValueError, EOFError, lzma.LZMAError)
+
+
+class EmptyFileError(SourceError):
+    """Files have no row, and nothing that tells of which schema one would be."""
 
 
 def is_fault_of_file(error: SourceError, files: InputFiles) -> bool:

@@ -1,9 +1,10 @@
-"""Batches made to fit one schema: cast where nothing is lost, widened where that is wanted."""
+"""Batches made to fit one schema: cast exactly (`exact_cast`), widened if that is wanted."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from coordlog.spark_integration.exact_cast import InexactError, are_same_kind, exact_cast
 
 __all__ = ["MisfitError", "fitted", "widened"]
 
@@ -65,14 +66,18 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
         if column.name not in other.names or differences:
             fields.append(column)
             continue
+        wider = other.field(column.name)
+        both = [pa.schema([column]), pa.schema([wider])]
         try:
-            both = [pa.schema([column]), pa.schema([other.field(column.name)])]
-            fields.append(pa.unify_schemas(both, promote_options="permissive").field(0))
+            if are_same_kind(wider.type, column.type) or pa.types.is_null(column.type):
+                fields.append(pa.unify_schemas(both, promote_options="permissive").field(0))
+                continue
         except (pa.ArrowTypeError, pa.ArrowInvalid):
-            differences.append(
-                f"column {column.name!r} is {other.field(column.name).type} and in the files "
-                f"{column.type}, and no type holds both"
-            )
+            pass
+        differences.append(
+            f"column {column.name!r} is {wider.type} and in the files "
+            f"{column.type}, and no type holds both"
+        )
     if differences:
         raise MisfitError("; ".join(differences))
     fields += [
@@ -82,27 +87,14 @@ def widened(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 
 def _cast(values: pa.Array, column: pa.Field) -> pa.Array:
-    if values.type == column.type:
-        return values
-    if not _is_same_kind(values.type, column.type):
-        raise MisfitError(f"column {column.name!r} is {values.type} and in the files {column.type}")
-    differs = f"column {column.name!r} is {values.type} and in the files {column.type}"
     try:
-        cast = values.cast(column.type)
-    except pa.ArrowException as error:
-        raise MisfitError(f"{differs} ({error})") from error
-    if _is_rounded(values, cast):
-        raise MisfitError(f"{differs} (it would be rounded)")
-    return cast
-
-
-def _is_rounded(values: pa.Array, cast: pa.Array) -> bool:
-    """Arrow's safe casts refuse all that loses something, but floats in fewer bits."""
-    if not (pa.types.is_floating(values.type) and pa.types.is_floating(cast.type)):
-        return False
-    differ = pc.call_function("not_equal", [cast.cast(values.type), values])
-    is_number = pc.call_function("invert", [pc.call_function("is_nan", [values])])
-    return bool(pc.call_function("any", [pc.call_function("and", [differ, is_number])]).as_py())
+        return exact_cast(values, column.type)
+    except InexactError as error:
+        place = "" if error.row is None else f"row {error.row + 1} of the batch, {error}"
+        reason = place or (f"{error.path}: {error.reason}" if error.path else error.reason)
+        raise MisfitError(
+            f"column {column.name!r} is {values.type} and in the files {column.type} ({reason})"
+        ) from error
 
 
 def _doubled(names: list[str]) -> list[str]:
@@ -111,17 +103,3 @@ def _doubled(names: list[str]) -> list[str]:
         for one in dict.fromkeys(names)
         if names.count(one) > 1
     ]
-
-
-def _is_same_kind(one: pa.DataType, other: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_null(one) or any(
-        is_kind(one) and is_kind(other)
-        for is_kind in (
-            lambda t: types.is_integer(t) or types.is_floating(t),
-            lambda t: types.is_string(t) or types.is_large_string(t) or types.is_dictionary(t),
-            types.is_timestamp,
-            types.is_decimal,
-            types.is_date,
-        )
-    )

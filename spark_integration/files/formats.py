@@ -268,6 +268,8 @@ class ParquetFormat:
     unit: ClassVar[str] = "row-groups"
     is_lenient: bool
     """True: a file whose footer cannot be read is one split, which says so when it is read."""
+    is_given: bool
+    """True: the user has given the schema. One that was settled picks and casts no columns."""
 
     def settle(
         self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
@@ -279,9 +281,9 @@ class ParquetFormat:
                     one.path,
                     "a Parquet file that is packed as a whole is not read",
                     "unpack it: its columns are compressed already",
-                )
+                ) from ValueError("a packed file")
             refuse_archive(one.path, "infer")
-        return settle_parquet_schema(files, listed, given)
+        return settle_parquet_schema(files, listed, given, is_given=self.is_given)
 
     def cut(
         self, files: InputFiles, one: ListedFile, split_bytes: int
@@ -312,7 +314,14 @@ class ParquetFormat:
         batch_rows: int,
     ) -> SplitRows:
         """See `FileFormat`."""
-        return ParquetRows(files, split, schema, skip_rows=skip_rows, batch_rows=batch_rows)
+        return ParquetRows(
+            files,
+            split,
+            schema,
+            skip_rows=skip_rows,
+            batch_rows=batch_rows,
+            is_given=self.is_given,
+        )
 
 
 def _text_of(**options: str | bool | None) -> str:

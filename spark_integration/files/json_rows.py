@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.json as pa_json
 
 from coordlog.errors import SourceError
 
+from .inferring import infer_json
+from .json_values import parse_json
 from .line_blocks import LineBlocks
 
-__all__ = ["JsonRows", "parse_json", "wrong_json"]
+__all__ = ["JsonRows", "wrong_json"]
 
 _SHOWN_CHARS: Final = 200
 _ROW: Final = re.compile(r"^JSON parse error: | in row \d+$")
@@ -54,34 +55,6 @@ class JsonRows:
     def close(self) -> None:
         """Let go of the file."""
         self.blocks.close()
-
-
-def parse_json(
-    text: str, schema: pa.Schema | None, unexpected: Literal["error", "ignore"] = "error"
-) -> pa.Table:
-    """The objects in whole lines, one a line, empty lines apart.
-
-    Args:
-        text: At least one line that is not empty.
-        schema: All columns; None: as the values have it.
-        unexpected: What is done with a field that the schema has not.
-
-    Raises:
-        ValueError: A line is no object, or more than one; as Arrow's own errors are.
-    """
-    data = text.encode()
-    behaviour = "infer" if schema is None else unexpected
-    table = pa_json.read_json(
-        pa.BufferReader(data),
-        read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-        parse_options=pa_json.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior=behaviour
-        ),
-    )
-    lines = sum(1 for one in text.split("\n") if one.strip())
-    if lines != table.num_rows:
-        raise ValueError("a line must be one JSON object")  # Arrow takes several, or a part of one
-    return table
 
 
 def wrong_json(
@@ -140,7 +113,10 @@ def _problem(
     if not text.strip():
         return None
     try:
-        parse_json(text, schema, unexpected)
+        if schema is None:
+            infer_json(text)
+        else:
+            parse_json(text, schema, unexpected)
     except (pa.ArrowException, ValueError) as error:
         return _ROW.sub("", str(error))
     return None

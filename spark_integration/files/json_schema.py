@@ -10,7 +10,10 @@ from coordlog.errors import SourceError
 from coordlog.limits import CSV_SAMPLE_BYTES
 
 from .compression import Compression, refuse_archive
-from .json_rows import parse_json, wrong_json
+from .faults import EmptyFileError
+from .inferring import BIG_INTEGERS, WIDE, infer_json
+from .json_rows import wrong_json
+from .json_values import parse_json
 from .line_blocks import LineBlocks
 from .listing import InputFiles, ListedFile
 from .sampling import evenly
@@ -62,10 +65,11 @@ def settle_json_schema(
             continue
         common = _common(pa.struct(settled), pa.struct(found))
         if common is None:
-            raise schemas_differ(one.path, first, found, settled)
+            plain = [pa.schema(list(_plain(pa.struct(schema)))) for schema in (found, settled)]
+            raise schemas_differ(one.path, first, *plain)
         settled = pa.schema(list(common))
     if settled is None or not settled.names:
-        raise SourceError(
+        raise EmptyFileError(
             files.url, "its files show no object with a field", "give the schema (`schema=`)"
         )
     return pa.schema(pa.field(one.name, _whole(one.type, one.name, first)) for one in settled)
@@ -76,7 +80,7 @@ def _schema_of(path: str, blocks: LineBlocks, given: pa.Schema | None) -> pa.Sch
     if text is None or not text.strip():
         return None
     try:
-        return parse_json(text, given, "ignore").schema
+        return infer_json(text) if given is None else parse_json(text, given, "ignore").schema
     except (pa.ArrowException, ValueError) as error:
         raise wrong_json(path, blocks, text, given, "ignore") from error
 
@@ -101,13 +105,25 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return None if inner is None else pa.list_(inner)
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    # Texts all of them, some of which look like a time.
     both = (one, other)
-    if all(pa.types.is_timestamp(t) for t in both):
-        return pa.timestamp("ns")
+    wider = next((kind for kind in (BIG_INTEGERS, WIDE) if kind in both), None)
+    if wider is not None and all(kind in (BIG_INTEGERS, WIDE, pa.int64()) for kind in both):
+        return wider
+    # Texts all of them, some of which look like a time.
+    if all(pa.types.is_timestamp(t) for t in both) and one.tz == other.tz:
+        return pa.timestamp("ns", one.tz)
     if all(pa.types.is_timestamp(t) or pa.types.is_string(t) for t in both):
         return pa.string()
     return None
+
+
+def _plain(found: pa.DataType) -> pa.DataType:
+    """The type without marks."""
+    if pa.types.is_struct(found):
+        return pa.struct([(one.name, _plain(one.type)) for one in found])
+    if pa.types.is_list(found):
+        return pa.list_(_plain(found.value_type))
+    return pa.int64() if found == WIDE else found
 
 
 def _whole(found: pa.DataType, name: str, path: str) -> pa.DataType:
@@ -117,7 +133,7 @@ def _whole(found: pa.DataType, name: str, path: str) -> pa.DataType:
     if pa.types.is_list(found):
         return pa.list_(_whole(found.value_type, name, path))
     if not pa.types.is_struct(found):
-        return found
+        return _plain(found)
     if not found.num_fields:
         raise SourceError(
             path,

@@ -62,7 +62,7 @@ class LineBlocks:
             ranges,
             None if is_utf8(encoding) else encoding,
             codec=codec_of(seen.path, compression),
-            ends_line=False,
+            for_csv=False,
         )
 
     @property
@@ -120,8 +120,6 @@ class LineBlocks:
 
 def line_parts(size_bytes: int, split_bytes: int, *, may_cut: bool) -> list[tuple[int, int]]:
     """Where a file of lines is cut: its splits as (first byte, byte after the last)."""
-    if size_bytes == 0:
-        return []  # some writers leave such files where they had nothing to write
     if not may_cut or size_bytes <= split_bytes:
         return [(0, size_bytes)]
     return [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import fnmatch
 import functools
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Protocol, cast
 
@@ -17,7 +19,7 @@ from coordlog.errors import SourceError, SourceUnavailableError
 
 from .urls import missing_library
 
-__all__ = ["InputFiles", "ListedFile", "SeenFile", "fixed_part", "has_wildcard"]
+__all__ = ["InputFiles", "ListedFile", "SeenFile", "as_listed", "fixed_part", "has_wildcard"]
 
 _MAGIC: Final = frozenset("*?[")
 _MARKS: Final = (
@@ -34,6 +36,8 @@ _MARKS: Final = (
     ("modified", "created"),
 )
 """By which entry of fsspec's `info` a change is seen, best first, with the word for it."""
+_UNNAMED: Final = "name that is not UTF-8"
+"""The mark of a file that is listed to be named, and not to be read."""
 
 
 class SeenFile(Protocol):
@@ -74,6 +78,13 @@ class ListedFile:
     """False: it can be read from its start only."""
 
 
+def as_listed(seen: SeenFile) -> ListedFile:
+    """What a split has of its file, as a listing had it."""
+    return ListedFile(
+        path=seen.path, size_bytes=seen.size_bytes, mark=seen.mark, real_path=seen.real_path
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFiles:
     """The files behind a path, a glob or an fsspec URL. Pickles; holds nothing open.
@@ -87,6 +98,8 @@ class InputFiles:
     """For fsspec. May hold secrets: it is not printed and not in the log."""
     compares_marks: bool = True
     """False: a change is seen by the size alone."""
+    exclude: tuple[str, ...] = ()
+    """Globs of files and folders that are left out: see `leaves_out`."""
 
     def list(self, *, allow_none: bool = False) -> tuple[ListedFile, ...]:
         """All files, sorted by path.
@@ -100,15 +113,19 @@ class InputFiles:
         """
         file_system, path = self._file_system()
         try:
-            found = sorted(self._walk(file_system, path), key=lambda one: one.path)
+            by_path = {one.path: one for one in self._walk(file_system, path)}
         except SourceError:
             raise
         except Exception as error:
             raise _unreadable(path, error) from error
+        # `**` finds what is in a folder once for each folder above it.
+        found = [by_path[name] for name in sorted(by_path) if not self.leaves_out(name)]
         if not found and not allow_none:
+            left_out = f"; `exclude` leaves out {len(by_path)}" if by_path else ""
             raise SourceError(
                 self.url,
-                "there is no file to read (names that begin with `.` or `_` are not read)",
+                "there is no file to read (names that begin with `.` or `_` are not read"
+                f"{left_out})",
                 "name a file, a folder with files, or a glob that matches some",
             )
         if all(one.size_bytes == 0 for one in found) and not allow_none:
@@ -118,6 +135,24 @@ class InputFiles:
                 "name files that hold rows, or at least a header",
             )
         return tuple(found)
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether `exclude` names the file `path`, or a folder of the source that it is in.
+
+        A pattern without a slash is compared with each name below the source's fixed part, one with a slash
+        with the path from there on, one that begins with a slash with the whole path; `*` takes slashes too.
+        """
+        if not self.exclude:
+            return False
+        root = fixed_part(self._file_system()[1])
+        below = path.removeprefix(root.rstrip("/")).strip("/") or posixpath.basename(path)
+        names = below.split("/")
+        folders = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
+        return any(
+            fnmatch.fnmatchcase(one, pattern)
+            for pattern in self.exclude
+            for one in ([path] if pattern.startswith("/") else folders if "/" in pattern else names)
+        )
 
     def is_there(self) -> bool:
         """Whether the file, the folder, or what stands before a glob's wildcards still exists."""
@@ -140,6 +175,7 @@ class InputFiles:
             SourceError: It cannot be opened, or has changed since it was listed.
         """
         file_system, root = self._file_system()
+        _check_name(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
                 # A plain path, which the caller closes.
@@ -166,6 +202,7 @@ class InputFiles:
             SourceError: It is gone.
         """
         file_system, root = self._file_system()
+        _check_name(seen)
         try:
             if isinstance(file_system, LocalFileSystem):
                 return _of_status(os.stat(seen.path), seen.path, root)  # noqa: PTH116, as fsspec gives it
@@ -196,8 +233,15 @@ class InputFiles:
             )
         # A mark of another kind tells nothing: some file systems give fewer in a listing.
         kinds = seen.mark.partition(" ")[0], now.mark.partition(" ")[0]
-        if self.compares_marks and kinds[0] == kinds[1] and seen.mark != now.mark:
-            return f"its content may be another: {now.mark}; when the source was listed {seen.mark}"
+        if self.compares_marks and kinds[0] == kinds[1] and not _is_same_mark(seen.mark, now.mark):
+            was, _, was_file = seen.mark.partition(" file ")
+            is_now, _, now_file = now.mark.partition(" file ")
+            if was == is_now:
+                return (
+                    f"another file of the same size and time has taken its place: {now_file}; when the "
+                    f"source was listed {was_file} (device:inode)"
+                )
+            return f"its content may be another: {is_now}; when the source was listed {was}"
         return None
 
     def _compare(self, seen: SeenFile, now: SeenFile, when: str) -> None:
@@ -223,14 +267,10 @@ class InputFiles:
     def _walk(self, file_system: Any, path: str) -> Iterator[ListedFile]:  # noqa: ANN401
         if isinstance(file_system, LocalFileSystem):
             if os.path.lexists(path) or not has_wildcard(path):
-                return _local_below(path, path, frozenset())
+                return _local_below(path, path)
             fixed = fixed_part(path)
-            return (
-                one
-                for root in map(str, file_system.glob(path))
-                if not _is_hidden(root, fixed)
-                for one in _local_below(root, path, frozenset())
-            )
+            shown = [one for one in map(str, file_system.glob(path)) if not _is_hidden(one, fixed)]
+            return (one for root in _outermost(shown) for one in _local_below(root, path))
         return self._remote(file_system, path)
 
     @staticmethod
@@ -241,7 +281,7 @@ class InputFiles:
             return
         fixed = fixed_part(path) if has_wildcard(path) else path
         roots = [str(one) for one in file_system.glob(path)] if fixed != path else [path]
-        for root in roots:
+        for root in _outermost(roots):
             for name, info in file_system.find(root, detail=True).items():
                 _refuse_outside(str(name), fixed)
                 if str(name).endswith("/") or _is_hidden(str(name), fixed):
@@ -284,18 +324,70 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _of_status(status: os.stat_result, path: str, root: str) -> ListedFile:
-    """From what the operating system tells of a local file."""
+def _of_status(
+    status: os.stat_result, path: str, root: str, real_path: str | None = None
+) -> ListedFile:
+    """From what the operating system tells of a local file.
+
+    Args:
+        status: Of the file, behind its links.
+        path: As it is spelled.
+        root: The source's path, perhaps a glob.
+        real_path: `ListedFile.real_path`, if it is known already.
+    """
     seconds, rest = divmod(status.st_mtime_ns, 1_000_000_000)
-    moment = dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    base = os.path.realpath(fixed_part(root) if has_wildcard(root) else root)
-    real = os.path.realpath(path)
+    year, month, day, hour, minute, second = time.gmtime(seconds)[:6]
+    moment = f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest:09}Z"
+    if real_path is None:
+        real_path = os.path.relpath(os.path.realpath(path), _real_base(root))
+    is_named = _is_utf8(path)
     return ListedFile(
-        path=path,
+        path=path if is_named else os.fsencode(path).decode(errors="backslashreplace"),
         size_bytes=status.st_size,
-        mark=f"modified {moment}.{rest:09}Z",
-        real_path=os.path.relpath(real, base),
+        mark=f"modified {moment} file {status.st_dev}:{status.st_ino}" if is_named else _UNNAMED,
+        real_path=real_path if is_named else "",
     )
+
+
+def _real_base(root: str) -> str:
+    """The folder that `real_path` is relative to."""
+    return os.path.realpath(fixed_part(root) if has_wildcard(root) else root)
+
+
+def _is_same_mark(seen: str, now: str) -> bool:
+    """Whether two marks of one kind tell no change.
+
+    A local file's has its time, and which file of which device it is: another one of the same time has
+    taken its place. Numbers of another device, or a mark without them, tell nothing: a file system that is
+    mounted again, or on another machine, has others.
+    """
+    seen_moment, _, seen_file = seen.partition(" file ")
+    now_moment, _, now_file = now.partition(" file ")
+    if seen_moment != now_moment:
+        return False
+    return seen_file.partition(":")[0] != now_file.partition(":")[0] or seen_file == now_file
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_name(seen: SeenFile) -> None:
+    """A file of a name that no record can hold is listed, and refused when it is opened, by an escaped name.
+
+    Raises:
+        SourceError: It is such a file.
+    """
+    if seen.mark == _UNNAMED:
+        raise SourceError(
+            seen.path,
+            "its name is not UTF-8, and is shown with escapes here: no record can hold it",
+            "rename the file",
+        ) from ValueError("a name that is not UTF-8")
 
 
 def has_wildcard(path: str) -> bool:
@@ -311,6 +403,15 @@ def fixed_part(path: str) -> str:
             break
         kept.append(part)
     return "/".join(kept)
+
+
+def _outermost(roots: Sequence[str]) -> list[str]:
+    """Those of a glob's finds that are in no other: `**` finds a folder, and all that is in it."""
+    kept: list[str] = []
+    for root in sorted(roots, key=lambda one: one.rstrip("/").split("/")):
+        if not kept or not root.startswith(f"{kept[-1].rstrip('/')}/"):
+            kept.append(root)
+    return kept
 
 
 def _is_hidden(path: str, below: str) -> bool:
@@ -332,26 +433,57 @@ def _refuse_outside(name: str, below: str) -> None:
     )
 
 
-def _local_below(path: str, root: str, above: frozenset[str]) -> Iterator[ListedFile]:
-    """Files at or below `path`.
-
-    `above` are the real folders that lead here: a link back to one is not followed.
-    """
+def _local_below(path: str, root: str) -> Iterator[ListedFile]:
+    """Files at or below `path`, which the source's path `root` names or matches."""
+    base = _real_base(root)
     try:
         if os.path.isfile(path):  # noqa: PTH113, plain paths as fsspec gives them
             yield _of_status(os.stat(path), path, root)  # noqa: PTH116
             return
         if not os.path.isdir(path):  # noqa: PTH112
             raise _not_to_be_listed(path)
-        real = os.path.realpath(path)
-        names = [] if real in above else sorted(os.listdir(path))  # noqa: PTH208
     except (FileNotFoundError, SourceUnavailableError):
         if path == root:
             raise
         return  # moved away since the folder above was listed: a file that is done, say
-    for name in names:
-        if not name.startswith((".", "_")):
-            yield from _local_below(posixpath.join(path, name), root, above | {real})
+    yield from _in_folder(path, root, base, frozenset())
+
+
+def _in_folder(path: str, root: str, base: str, above: frozenset[str]) -> Iterator[ListedFile]:
+    """Files in a folder and its folders. Links are resolved for a folder and for what is one, not for each file.
+
+    `above` are the real folders that lead here: a link back to one is not followed.
+    """
+    real = os.path.realpath(path)
+    if real in above:
+        return
+    try:
+        with os.scandir(path) as scan:
+            entries = sorted(scan, key=lambda one: one.name)
+    except FileNotFoundError:
+        if path == root:
+            raise
+        return
+    inside = os.path.relpath(real, base)
+    for entry in entries:
+        if entry.name.startswith((".", "_")):
+            continue
+        name = posixpath.join(path, entry.name)
+        try:
+            if entry.is_dir():
+                yield from _in_folder(name, root, base, above | {real})
+            elif entry.is_file():
+                is_link = entry.is_symlink()
+                real_path = None if is_link else _joined(inside, entry.name)
+                yield _of_status(entry.stat(), name, root, real_path)
+            elif os.path.lexists(name):
+                raise _not_to_be_listed(name)
+        except FileNotFoundError:
+            continue  # moved away since the folder was listed
+
+
+def _joined(inside: str, name: str) -> str:
+    return name if inside == "." else f"{inside}/{name}"
 
 
 def _not_to_be_listed(path: str) -> SourceError:

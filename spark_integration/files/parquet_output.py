@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordlog.errors import SinkError
+from coordlog.errors import DestinationMisfitError
 
 from .durable import new_checksum, refusal
 from .store import StagedOutput
@@ -47,7 +47,7 @@ class ParquetOutput:
         except OSError as error:
             raise refusal(self._where, "it cannot be written", error) from error
         except pa.ArrowException as error:
-            raise SinkError(
+            raise DestinationMisfitError(
                 self._where,
                 f"rows cannot be written as Parquet: {error}",
                 "cast the column in the transform",

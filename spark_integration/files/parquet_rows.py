@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.exact_cast import InexactError, exact_cast
 
 from .listing import InputFiles, ListedFile, SeenFile
 from .payloads import FileSplit
@@ -34,14 +35,29 @@ class ParquetRows:
         *,
         skip_rows: int,
         batch_rows: int,
+        is_given: bool,
     ) -> None:
         """Open the split's file, at the row group that holds the first row which is wanted.
 
+        Args:
+            files: Opens it.
+            split: Its row groups.
+            schema: Columns of the rows.
+            skip_rows: Rows that are passed over.
+            batch_rows: The most rows of a batch.
+            is_given: True: the user has given `schema`, and columns are picked and cast. False: it
+                was settled by the first files, and this one must have the same.
+
         Raises:
-            SourceError: The file cannot be read.
+            SourceError: The file cannot be read, or has another schema.
         """
         self._path, self._schema = split.path, schema
         self._parquet = _open(files, split)
+        try:
+            _check_settled(split.path, "settled before", self._parquet, schema, is_given=is_given)
+        except SourceError:
+            self._parquet.close(force=True)
+            raise
         metadata = self._parquet.metadata
         end = metadata.num_row_groups if split.end < 0 else split.end
         self.bytes_read = sum(_group_bytes(metadata, i) for i in range(split.start, end))
@@ -51,6 +67,7 @@ class ParquetRows:
             first += 1
         self.skip_rows = skip_rows
         """Rows of what `next` gives that are still to be passed over."""
+        self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
         groups = range(first, end)
         self._batches: Iterator[pa.RecordBatch] = (
             self._parquet.iter_batches(batch_rows, row_groups=groups, use_threads=False)
@@ -64,7 +81,10 @@ class ParquetRows:
             batch = next(self._batches, None)
         except Exception as error:  # whatever its file system raises
             raise SourceError(self._path, f"it cannot be read on: {error}", _NEXT_STEP) from error
-        return None if batch is None else _conform(self._path, batch, self._schema)
+        if batch is None:
+            return None
+        row, self._row = self._row, self._row + batch.num_rows
+        return _conform(self._path, batch, self._schema, row)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -73,27 +93,31 @@ class ParquetRows:
 
 
 def settle_parquet_schema(
-    files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    files: InputFiles, listed: Sequence[ListedFile], settled: pa.Schema | None, *, is_given: bool
 ) -> pa.Schema:
-    """`given`, or the first file's; every file's footer is read and must have those columns.
+    """`settled`, or the first file's; every file's footer is read and must have those columns.
+
+    Args:
+        files: Opens them.
+        listed: At least one file.
+        settled: Given by the user, or settled by a listing before.
+        is_given: True: by the user. Else all files must have the same schema.
 
     Raises:
         SourceError: A file is not Parquet, lacks a column, or has it with another type that cannot
             be cast to.
     """
-    settled = given
+    of = f"that of {listed[0].path}" if settled is None else "settled before"
     for one in listed:
         parquet = _open(files, one)
         try:
-            # Whether a column may hold nulls is not part of what must agree.
-            found = pa.schema(pa.field(each.name, each.type) for each in parquet.schema_arrow)
+            expected = parquet.schema_arrow if settled is None else settled
+            plain = pa.schema(pa.field(each.name, each.type) for each in expected)
+            found = _check_settled(one.path, of, parquet, plain, is_given=is_given)
         finally:
             parquet.close(force=True)
-        if settled is None:
-            settled = found
-        if given is None and found != settled:
-            raise schemas_differ(one.path, f"that of {listed[0].path}", found, settled)
-        _conform(one.path, _no_rows(found), settled)
+        settled = found if settled is None else settled
+        _conform(one.path, _no_rows(found), settled, 1)
     assert settled is not None, "a listing has at least one file"
     return settled
 
@@ -136,24 +160,39 @@ def _group_bytes(metadata: pq.FileMetaData, group: int) -> int:
     return sum(row_group.column(i).total_compressed_size for i in range(row_group.num_columns))
 
 
-def _conform(path: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _check_settled(
+    path: str, of: str, parquet: pq.ParquetFile, settled: pa.Schema, *, is_given: bool
+) -> pa.Schema:
+    """The file's schema: equal to `settled`, unless the user has given that one."""
+    # Whether a column may hold nulls is not part of what must agree.
+    found = pa.schema(pa.field(one.name, one.type) for one in parquet.schema_arrow)
+    if not is_given and found != settled:
+        raise schemas_differ(path, of, found, settled)
+    return found
+
+
+def _conform(path: str, batch: pa.RecordBatch, schema: pa.Schema, row: int) -> pa.RecordBatch:
+    """The columns of `schema`, cast exactly; `row` is the batch's first in its file, from 1."""
     columns: list[pa.Array] = []
     for column in schema:
-        index = batch.schema.get_field_index(column.name)
-        if index < 0:
+        indices = batch.schema.get_all_field_indices(column.name)
+        if len(indices) != 1:
             raise SourceError(
                 path,
-                f"it has no column {column.name!r}; its columns are {batch.schema.names}",
+                f"it has {len(indices) or 'no'} column{'s' if indices else ''} {column.name!r}; its "
+                f"columns are {batch.schema.names}",
                 "give a schema of columns that all files have (`schema=`)",
             )
-        values = batch.column(index)
         try:
-            columns.append(values if values.type == column.type else values.cast(column.type))
-        except (pa.ArrowException, ValueError) as error:
+            columns.append(exact_cast(batch.column(indices[0]), column.type))
+        except InexactError as error:
+            place = "" if error.row is None else f"row {row + error.row}, "
             raise SourceError(
                 path,
-                f"column {column.name!r} is of type {values.type}, not {column.type}: {error}",
-                "give the column a type that holds the values of all files (`schema=`)",
+                f"{place}column {column.name!r} is of type {batch.column(indices[0]).type}, not "
+                f"{column.type}: {error}",
+                "give the column a type that holds the values of all files (`schema=`), and cast it "
+                "in a transform",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -20,9 +20,9 @@ from coordlog.subtask import (
     SourceReader,
 )
 
-from .faults import is_fault_of_file
+from .faults import EmptyFileError, is_fault_of_file
 from .formats import FileFormat, SplitRows
-from .listing import InputFiles
+from .listing import InputFiles, as_listed
 from .payloads import FileChanged, FileReaderState, FileSplit, SplitProgress
 from .split_bytes import decode_schema, decode_split, decode_state, encode_state
 
@@ -180,7 +180,7 @@ class FileReader(SourceReader):
         if is_of_earlier_run and not progress.rows and split.parts == 1:
             progress = self._splits[0] = replace(progress, split=self._as_it_is(split))
         self._given = progress.rows
-        schema = decode_schema(progress.split.arrow_schema)
+        schema = self._schema_of(progress.split)
         return self._format_for(progress, schema).read(
             self._options.files,
             progress.split,
@@ -188,6 +188,15 @@ class FileReader(SourceReader):
             skip_rows=progress.rows,
             batch_rows=self._options.batch_rows,
         )
+
+    def _schema_of(self, split: FileSplit) -> pa.Schema:
+        """As it was settled; of a file that could not be read when it was listed, as it is now."""
+        if split.arrow_schema:
+            return decode_schema(split.arrow_schema)
+        try:
+            return self._options.format.settle(self._options.files, [as_listed(split)], None)
+        except EmptyFileError:
+            return pa.schema([])
 
     def _format_for(self, progress: SplitProgress, schema: pa.Schema) -> FileFormat:
         """A split is read on as it was begun: by other rules row N would be another row.

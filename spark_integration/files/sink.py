@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import pyarrow as pa
 
@@ -24,15 +24,21 @@ from coordlog.limits import (
     ROW_GROUP_ROWS,
 )
 from coordlog.log.port import LogIdentity
+from coordlog.option_types import check_all, check_types
 from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.spark_integration.given_schema import arrow_schema_of
+from coordlog.spark_integration.log_claims import Claim
 
-from .destination import Claim, Destination
+from .destination import Destination
 from .fitting import MisfitError, widened
 from .local_store import LocalStore
 from .payloads import FilesPublished, PublishFiles, StagedFile
 from .s3_store import S3Store
 from .store import At, FileStore, nowhere
 from .writer import ParquetFileWriter, ParquetWriterOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["ParquetSink"]
 
@@ -83,7 +89,7 @@ class ParquetSink(Sink):
         self,
         path: str | os.PathLike[str],
         *,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | StructType | str | None = None,
         compression: Compression = "zstd",
         row_group_rows: int = ROW_GROUP_ROWS,
         row_group_bytes: int = ROW_GROUP_BYTES,
@@ -93,19 +99,19 @@ class ParquetSink(Sink):
         roll_seconds: float | None = None,
         widen: bool = False,
     ) -> None:
-        if compression not in _COMPRESSIONS:
-            raise OptionError("compression", compression, f"one of {', '.join(_COMPRESSIONS)}")
-        for name, value in (
-            ("row_group_rows", row_group_rows),
-            ("row_group_bytes", row_group_bytes),
-            ("roll_bytes", roll_bytes),
-            ("roll_rows", roll_rows),
-        ):
-            if value is not None and value < 1:
-                raise OptionError(name, value, "at least 1")
-        if roll_seconds is not None and not roll_seconds > 0:
-            raise OptionError("roll_seconds", roll_seconds, "above 0")
-        columns = _partition_columns(partition_by, schema)
+        check_types(type(self).__init__, locals())
+        given = arrow_schema_of("schema", schema)
+        check_all(
+            lambda: _check_positive(
+                row_group_rows=row_group_rows,
+                row_group_bytes=row_group_bytes,
+                roll_bytes=roll_bytes,
+                roll_rows=roll_rows,
+            ),
+            lambda: _check_seconds(roll_seconds),
+            lambda: _partition_columns(partition_by, given),
+        )
+        columns = _partition_columns(partition_by, given)
         self._store = _store(os.fspath(path))
         self._options = ParquetWriterOptions(
             store=self._store,
@@ -120,7 +126,7 @@ class ParquetSink(Sink):
         )
         self._destination = Destination(self._store)
         self._claim: Claim | None = None
-        self._schema = schema
+        self._schema = given
 
     @property
     def destination(self) -> str:
@@ -309,6 +315,17 @@ class ParquetSink(Sink):
         return frozenset(one.staged for one in cast("PublishFiles", intent).files)
 
 
+def _check_positive(**options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise OptionError(name, value, "at least 1")
+
+
+def _check_seconds(roll_seconds: float | None) -> None:
+    if roll_seconds is not None and not roll_seconds > 0:
+        raise OptionError("roll_seconds", roll_seconds, "above 0")
+
+
 def _store(path: str) -> FileStore:
     if not path:
         raise OptionError("path", path, "a path, or s3://BUCKET/PREFIX")
@@ -335,7 +352,7 @@ def _store(path: str) -> FileStore:
 def _checked_s3(url: str) -> str:
     """The URL as `s3://BUCKET/PREFIX`. What is refused is not shown: it may hold a secret."""
     bucket, _, prefix = url.partition("://")[2].partition("/")
-    if "@" in bucket or "?" in url or "#" in url:
+    if "@" in bucket or "?" in url or "#" in url or (":" in bucket and "@" in url):
         raise SinkError(
             "s3://",
             "a URL with credentials or a query: a URL is shown and recorded",

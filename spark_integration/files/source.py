@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from uuid import uuid4
 
 import pyarrow as pa
 
 from coordlog.chain import SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
+from coordlog.coordinators.listing import Relisted
 from coordlog.coordinators.reads import CoordinatedSource
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
@@ -23,24 +25,51 @@ from coordlog.limits import (
     LISTING_TIMEOUT_S,
     WATCH_INTERVAL_S,
 )
+from coordlog.log.credentials import refuse_credentials
+from coordlog.option_types import check_all, check_types
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.spark_integration.given_schema import arrow_schema_of
 
 from .compression import Compression, check_compression
 from .csv_options import CsvOptions
-from .discovery import Discovery, FileListing, FileWatch, KnownFiles, files_as_read, note_change
+from .discovery import (
+    Discovery,
+    FileListing,
+    FileWatch,
+    KnownFiles,
+    files_as_read,
+    note_back,
+    note_change,
+)
 from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
 from .listing import InputFiles
+from .partition_folders import PartitionFolders
 from .payloads import FileChanged
 from .places import location_of
 from .reader import FileReader, FileReaderOptions, merge_reader_states
+from .relisting import relisted
 from .split_bytes import schema_of, weight_of
-from .urls import refuse_credentials
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = ["FileSource", "Format"]
 
 Format = Literal["csv", "jsonl", "parquet", "text"]
 _INTERVAL_S = (0.01, 86_400.0)
+_OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
+    "schema": ("csv", "jsonl", "parquet"),
+    "null_values": ("csv",),
+    "encoding": ("csv", "jsonl", "text"),
+    "delimiter": ("csv",),
+    "quote": ("csv",),
+    "escape": ("csv",),
+    "column_names": ("csv",),
+    "no_newlines_in_fields": ("csv",),
+    "block_bytes": ("csv", "jsonl", "text"),
+}
+"""Formats for which an option does something, if not for all."""
 
 
 class FileSource:
@@ -62,7 +91,8 @@ class FileSource:
             `value`).
         compression: How files are packed; `"infer"`: as their names end. Not for Parquet, whose
             columns are compressed in the file.
-        schema: All columns, in order, with their types. Without it: CSV names from the header and
+        schema: All columns, in order, with their types: a pyarrow schema, a StructType of Spark, or
+            a DDL string such as `"id bigint, name string"`. Without it: CSV names from the header and
             types from a sample of the files; JSON lines fields and types from a sample; Parquet as
             the first file has it, and the others must be equal.
         schemas: `"one"`: a file of another schema is an error. `"each"`: each file is read with its
@@ -99,13 +129,20 @@ class FileSource:
             again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
             where no link of the chain keeps state across splits, none of its rows stay; else those
             before the first that cannot be read, and the history has their number.
+        exclude: Globs of files and folders that are left out of every listing. One without a slash is
+            compared with each name below the path, one with a slash with the path from there on, one
+            that begins with a slash with the whole path; `*` takes slashes too. A file that was listed
+            before, and of which nothing was read, is left out too, by name; others are not touched.
         allow_other_path: A job may go on though its history has another path, glob or URL. What was
             listed is read on as it was; what is listed from now on is of this one, and a file that
             has another path than before is another file.
 
     Raises:
-        OptionError: An option is out of range, or the URL holds credentials.
+        OptionError: An option is out of range, or does nothing for this format, or the URL holds
+            credentials.
     """
+
+    _assignment: Literal["pull", "static"]
 
     def __init__(  # noqa: PLR0913, the options of a source
         self,
@@ -113,7 +150,7 @@ class FileSource:
         *,
         format: Format = "csv",  # noqa: A002, what everybody calls it
         compression: Compression = "infer",
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | StructType | str | None = None,
         schemas: Literal["one", "each"] = "one",
         storage_options: Mapping[str, str] | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
@@ -133,24 +170,16 @@ class FileSource:
         no_newlines_in_fields: bool = False,
         block_bytes: int = CSV_BLOCK_BYTES,
         on_error: Literal["fail", "skip"] = "fail",
+        exclude: str | Sequence[str] = (),
         allow_other_path: bool = False,
+        partition_folders: PartitionFolders = "refuse",
     ) -> None:
+        check_types(type(self).__init__, locals())
         url = os.fspath(path)
-        if not url:
-            raise OptionError("path", url, "a path, a glob or an fsspec URL")
-        refuse_credentials("path", url)
-        _check_one_of("format", format, ("csv", "jsonl", "parquet", "text"))
-        _check_one_of("assignment", assignment, ("pull", "static"))
-        _check_one_of("on_error", on_error, ("fail", "skip"))
-        _check_one_of("schemas", schemas, ("one", "each"))
-        _check_one_of("changed_by", changed_by, ("modified", "size"))
-        check_compression(compression)
-        _check_positive(batch_rows=batch_rows, split_bytes=split_bytes)
-        if schema is not None and column_names is not None and schema.names != list(column_names):
-            raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
-        _check_watch(watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s)
-        csv = CsvOptions(
-            null_values=tuple(null_values) if not isinstance(null_values, str) else null_values,
+        given = arrow_schema_of("schema", schema)
+        csv_options = partial(
+            CsvOptions,
+            null_values=tuple(null_values),
             encoding=encoding,
             delimiter=delimiter,
             quote=quote,
@@ -159,23 +188,31 @@ class FileSource:
             no_newlines_in_fields=no_newlines_in_fields,
             block_bytes=block_bytes,
         )
-        self._batch_rows = batch_rows
-        self._skips_unreadable = on_error == "skip"
-        self._allows_other_path = allow_other_path
-        self._assignment: Literal["pull", "static"] = assignment
-        self._is_watching = watch
-        self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
-        self._listing_timeout_s = listing_timeout_s
-        self._discovery = Discovery(
-            files=_input_files(url, storage_options, changed_by),
-            format=_format_of(
-                format, compression, csv, schema, is_lenient=watch or on_error == "skip"
+        check_all(
+            lambda: _check_path(url),
+            lambda: check_compression(compression),
+            lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
+            lambda: _check_names(given, column_names),
+            lambda: _check_watch(
+                watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s
             ),
-            schema=schema,
+            *_csv_checks(format, csv_options, given),
+        )
+        self._batch_rows, self._assignment = batch_rows, assignment
+        self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
+        self._is_watching, self._listing_timeout_s = watch, listing_timeout_s
+        self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
+        is_lenient = watch or on_error == "skip"
+        self._discovery = Discovery(
+            files=_input_files(url, storage_options, changed_by, exclude),
+            format=_format_of(format, compression, csv_options(), given, is_lenient=is_lenient),
+            schema=given,
             schemas=schemas,
             split_bytes=split_bytes,
             run_id=uuid4().hex,
             skips_unreadable=self._skips_unreadable,
+            is_lenient=watch and on_error == "skip",
+            partition_folders=partition_folders,
         )
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
@@ -194,7 +231,10 @@ class FileSource:
         )
         if self._is_watching:
             provider = SplitCoordinatorProvider(
-                operator_id, enumerator=self._watch, payload_types=(FileChanged,)
+                operator_id,
+                enumerator=self._watch,
+                keeps_listed=True,
+                payload_types=(FileChanged,),
             )
         else:
             provider = SplitCoordinatorProvider(
@@ -202,6 +242,7 @@ class FileSource:
                 discover=self.discover,
                 discover_again=self.discover_again,
                 note_event=note_change,
+                note_back=note_back,
                 assignment=self._assignment,
                 payload_types=(FileChanged,),
                 listing_timeout_s=self._listing_timeout_s,
@@ -213,6 +254,7 @@ class FileSource:
             allows_other_location=self._allows_other_path,
             create_reader=partial(FileReader, options),
             merge_states=merge_reader_states,
+            reads_in_order=True,
             coordinator=provider,
         )
 
@@ -234,7 +276,7 @@ class FileSource:
             asks_for_splits=False,
             run_id=None,  # a file is read as it was listed: a batch that is read again is the same
         )
-        open_watch: Callable[[], SplitWatch] = partial(FileListing, self.discover_again)
+        open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
         if self._is_watching:
             open_watch = partial(
                 FileWatch,
@@ -286,37 +328,39 @@ class FileSource:
         Raises:
             SourceError: There is nothing to read, or the files do not fit together.
         """
-        return self._discovered((), None)
+        return self.discover_again(()).found
 
     def discover_again(
         self,
         known: Sequence[Split],
         kept: bytes | None = None,
         skipped: frozenset[str] = frozenset(),
-    ) -> SplitsDiscovered:
+        unread: frozenset[str] = frozenset(),
+    ) -> Relisted:
         """List the files that are not of `known`, the splits of a listing before.
 
-        Their schema is the one that was settled then. Files that have gone since are not missed.
-        Blocks; runs on a worker.
+        Their schema is the one that was settled then. A file that has gone since is missed by name if
+        no reader has had it. Blocks; runs on a worker.
 
         Args:
             known: What was listed before.
             kept: What the coordinator keeps of files that were read otherwise than listed.
             skipped: The ids of splits that are not read; a file of which all are may change.
+            unread: The ids of splits that no reader has had: their files are listed anew.
 
         Raises:
-            SourceError: A file of `known` has changed since, or a new one does not fit.
+            SourceError: A file of `known` has changed since or is missing, or a new one does not fit.
         """
-        return self._discovered(known, kept, skipped)
+        return relisted(
+            self._discovery,
+            KnownFiles().by_path(known),
+            unread=unread,
+            skipped=skipped,
+            as_read=files_as_read(kept),
+        )
 
-    def _discovered(
-        self, known: Sequence[Split], kept: bytes | None, skipped: frozenset[str] = frozenset()
-    ) -> SplitsDiscovered:
-        listed = self._discovery.files.list(allow_none=bool(known))
-        files = KnownFiles().by_path(known)
-        fresh = self._discovery.fresh(listed, files, files_as_read(kept), skipped)
-        splits = self._discovery.splits_of(fresh, files, is_checked=True)
-        return SplitsDiscovered(splits=splits, is_complete=True)
+    def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
+        return self.discover_again(known).found
 
     def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
         watch = FileWatch(
@@ -331,19 +375,46 @@ class FileSource:
             watch.as_read = files_as_read(noted)
             return noted
 
+        def back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+            noted = note_back(kept, splits)
+            watch.as_read = files_as_read(noted)
+            return noted
+
+        def relist(
+            known: Sequence[Split], skipped: frozenset[str], unread: frozenset[str]
+        ) -> Relisted:
+            return relisted(
+                self._discovery,
+                KnownFiles().by_path(known),
+                unread=unread,
+                skipped=skipped,
+                as_read=watch.as_read,
+                with_new=False,
+            )
+
         return WatchingEnumerator(
             context,
             watch,
             listing_timeout_s=self._listing_timeout_s,
             note_event=note,
+            note_back=back,
             kept=kept,
+            relist=relist,
         )
 
 
 def _input_files(
-    url: str, storage_options: Mapping[str, str] | None, changed_by: str
+    url: str,
+    storage_options: Mapping[str, str] | None,
+    changed_by: str,
+    exclude: str | Sequence[str],
 ) -> InputFiles:
+    patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    for one in patterns:
+        if not isinstance(one, str) or not one:
+            raise OptionError("exclude", one, 'a glob, as in "*.tmp"')
     return InputFiles(
+        exclude=patterns,
         url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
         storage_options=dict(storage_options or {}),
         compares_marks=changed_by == "modified",
@@ -385,12 +456,35 @@ def _format_of(
                 raise OptionError(
                     "compression", compression, "for other formats: Parquet packs its columns"
                 )
-            return ParquetFormat(is_lenient=is_lenient)
+            return ParquetFormat(is_lenient=is_lenient, is_given=schema is not None)
 
 
-def _check_one_of(option: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise OptionError(option, value, f"one of {', '.join(map(repr, known))}")
+def _csv_checks(
+    name: Format, csv_options: partial[CsvOptions], schema: pa.Schema | None
+) -> list[Callable[[], object]]:
+    """Checks of the options' values, and that none is given that does nothing for the format."""
+    values = {**csv_options.keywords, "schema": schema}
+    defaults = {one.name: one.default for one in fields(CsvOptions)}
+
+    def check(option: str, formats: tuple[Format, ...]) -> None:
+        value = values[option]
+        if name not in formats and value != defaults.get(option):
+            raise OptionError(
+                option, value, f"left out with format={name!r}: it is for {' and '.join(formats)}"
+            )
+
+    return [csv_options, *(partial(check, *one) for one in _OF_FORMATS.items())]
+
+
+def _check_path(url: str) -> None:
+    if not url:
+        raise OptionError("path", url, "a path, a glob or an fsspec URL")
+    refuse_credentials("path", url)
+
+
+def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:
+    if schema is not None and column_names is not None and schema.names != list(column_names):
+        raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
 
 
 def _check_coordinated(**options: tuple[str, str]) -> None:

@@ -20,6 +20,15 @@ __all__ = ["TextBytes", "header_end", "line_start"]
 
 _SCAN_BYTES: Final = 64 * 1024
 _BOM: Final = codecs.BOM_UTF8
+_LINE_ENDS_MAX: Final = 1024 * 1024
+"""Bytes of line ends at the beginning of a file that are looked at for a row."""
+_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+"""The longer first: that of UTF-32 begins with that of UTF-16."""
 
 
 def line_start(file: BinaryIO, cut: int, size_bytes: int, *, by_cr: bool = True) -> int:
@@ -70,9 +79,9 @@ def header_end(file: BinaryIO, size_bytes: int) -> int:
 class TextBytes(io.RawIOBase):
     """Reads the given ranges of a file one after the other, and hands them on in UTF-8.
 
-    Where `ends_line` says so and nothing in them ends a line, one line end is added: Arrow does not
-    see a header that nothing follows. Arrow calls `read` from a thread of its own; nothing else may be called until
-    its reader is closed.
+    With `for_csv`, for Arrow's reader: if nothing in them ends a line, one line end is added, because
+    Arrow does not see a header that nothing follows; and no block ends between CR and LF. Arrow calls
+    `read` from a thread of its own; nothing else may be called until its reader is closed.
     """
 
     def __init__(
@@ -83,7 +92,7 @@ class TextBytes(io.RawIOBase):
         encoding: str | None,
         *,
         codec: str | None = None,
-        ends_line: bool = True,
+        for_csv: bool = True,
     ) -> None:
         """`ranges` of None is all of the file, unpacked by `codec` where there is one.
 
@@ -95,7 +104,7 @@ class TextBytes(io.RawIOBase):
         self._encoding, self._codec = encoding, codec
         self._decoder = None if encoding is None else codecs.getincrementaldecoder(encoding)()
         self._ranges = list(ranges or [])
-        self._has_line_end = not ends_line
+        self._for_csv, self._has_line_end = for_csv, not for_csv
         self._is_at_end = False
         self._ready = b""
         self._reading = threading.RLock()
@@ -108,17 +117,41 @@ class TextBytes(io.RawIOBase):
         """Yes."""
         return True
 
-    def read(self, size: int = -1, /) -> bytes:
-        """Exactly `size` bytes, fewer only at the end.
+    def has_text(self) -> bool:
+        """Whether anything but line ends, and a byte order mark, is in the file; nothing is taken from it.
 
-        After a short first block, a header alone, Arrow would have nothing to begin with.
+        Only its beginning is looked at: of a file that begins with a mebibyte of line ends it is true.
+
+        Raises:
+            SourceError: The file cannot be read, or is in another encoding.
+        """
+        with self._reading:
+            while True:
+                text = self._ready.removeprefix(_BOM)
+                if text.strip(b"\r\n") or len(text) >= _LINE_ENDS_MAX:
+                    return True
+                if self._is_at_end or self.closed:
+                    return False
+                self._ready += self._read_on(_SCAN_BYTES)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Exactly `size` bytes, fewer at the end; for CSV one fewer if the last would be a CR and more follows.
+
+        After a short first block, a header alone, Arrow would have nothing to begin with. A CR that ends
+        a block takes the LF that begins the next one with it, inside quotes too (apache/arrow#51368).
         """
         wanted = size if size >= 0 else _SCAN_BYTES
         with self._reading:
-            while len(self._ready) < wanted and not self._is_at_end and not self.closed:
-                self._ready += self._read_on(wanted - len(self._ready))
+            self._fill(wanted)
+            if self._for_csv and wanted > 1 and self._ready[wanted - 1 : wanted] == b"\r":
+                self._fill(wanted + 1)  # whether more follows
+                wanted -= len(self._ready) > wanted
             given, self._ready = self._ready[:wanted], self._ready[wanted:]
         return given
+
+    def _fill(self, size: int) -> None:
+        while len(self._ready) < size and not self._is_at_end and not self.closed:
+            self._ready += self._read_on(size - len(self._ready))
 
     def _read_on(self, size: int) -> bytes:
         try:
@@ -132,6 +165,8 @@ class TextBytes(io.RawIOBase):
             ) from error
         self.bytes_read += len(chunk)
         self._is_at_end = not chunk
+        if self.bytes_read == len(chunk):
+            self._check_encoding(chunk)
         text = self._in_utf8(chunk)
         self._has_line_end = self._has_line_end or b"\n" in text or b"\r" in text
         return text + b"\n" if self._is_at_end and not self._has_line_end else text
@@ -163,6 +198,18 @@ class TextBytes(io.RawIOBase):
                 return chunk
             del self._ranges[0]
         return b""
+
+    def _check_encoding(self, chunk: bytes) -> None:
+        """Refuse a file that says, with its first bytes, that it is in another encoding."""
+        if self._decoder is not None:
+            return
+        marked = next((name for mark, name in _MARKS if chunk.startswith(mark)), None)
+        if marked is not None:
+            raise SourceError(
+                self._path,
+                f"it begins with the byte order mark of {marked}, and is read as UTF-8",
+                f'give its encoding: `encoding="{marked}"`',
+            ) from ValueError("another encoding")
 
     def _in_utf8(self, chunk: bytes) -> bytes:
         if self._decoder is None:

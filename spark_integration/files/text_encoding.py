@@ -25,12 +25,19 @@ def is_utf8(encoding: str) -> bool:
 
 
 def has_whole_line_ends(encoding: str) -> bool:
-    """Whether each byte that looks like a line end is one, and no other is."""
+    """Whether each byte that looks like a line end is one, and no other is, whatever comes before it.
+
+    So a file can be cut at any line end. Of others than UTF-8 this holds if each byte is one character by itself:
+    an encoding with a state (`hz`, in which `~` makes a line end vanish, `utf-7`, `iso2022_jp`) has none after a cut.
+    """
     if is_utf8(encoding):
         return True
-    text = bytes(range(_BYTES)).decode(encoding, "replace")
-    return (
-        len(text) == _BYTES
-        and [i for i, one in enumerate(text) if one == "\n"] == [0x0A]
-        and [i for i, one in enumerate(text) if one == "\r"] == [0x0D]
-    )
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    before = decoder.getstate()
+    for byte in range(_BYTES):
+        text = decoder.decode(bytes([byte]))
+        if len(text) != 1 or decoder.getstate() != before:
+            return False
+        if any((text == end) != (byte == ord(end)) for end in "\n\r"):
+            return False
+    return True

@@ -1,14 +1,12 @@
-"""What is refused of a URL before anything opens it, and which package a scheme needs."""
+"""Which package the scheme of a URL needs."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
 
-from coordlog.errors import OptionError, SourceError
+from coordlog.errors import SourceError
 
-__all__ = ["missing_library", "refuse_credentials"]
+__all__ = ["missing_library"]
 
 _PACKAGES: Final = {
     "abfs": "adlfs",
@@ -27,35 +25,6 @@ _PACKAGES: Final = {
     "ssh": "paramiko",
     "webdav": "webdav4",
 }
-_SECRET: Final = re.compile(
-    r"(secret|password|passwd|token|signature|credential|access.?key|api.?key)|^(sig|key|pwd)$",
-    re.IGNORECASE,
-)
-
-
-def refuse_credentials(option: str, url: str) -> None:
-    """Raise OptionError, which does not show it, where a URL holds a secret.
-
-    A user's name alone is none, but with HTTP and S3, where it is a token or a key. Paths of splits
-    are in the log for good, where everybody who reads it would find the secret.
-    """
-    for link in url.split("::"):
-        if "://" not in link:
-            continue
-        parts = urlsplit(link)
-        user, at, host = parts.netloc.rpartition("@")
-        is_secret = ":" in user or (at and parts.scheme in ("http", "https", "s3", "s3a"))
-        names = [name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)]
-        if not is_secret and not names:
-            continue
-        where = f" in its parameter {names[0]!r}" if not is_secret else ""
-        raise OptionError(
-            option,
-            f"{parts.scheme}://***@{host}{parts.path}" if is_secret else f"{parts.scheme}://{host}",
-            f"a URL without credentials (this one has some{where}): paths are in the log; give "
-            "them to fsspec by its environment or configuration (AWS_ACCESS_KEY_ID, FSSPEC_S3_KEY, "
-            "~/.config/fsspec), or with `storage_options=`",
-        )
 
 
 def missing_library(url: str, error: Exception) -> SourceError:

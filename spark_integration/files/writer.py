@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from coordlog.errors import SinkError
+from coordlog.errors import DestinationMisfitError, SinkError
 from coordlog.limits import INTERVAL_NAMES_BYTES_MAX, OPEN_FILES_MAX
 from coordlog.schemas.payload import payload_type_of
 from coordlog.subtask import Operator, OperatorContext, Snapshot
@@ -167,12 +167,13 @@ class ParquetFileWriter(Operator):
                 )
         return self._destination.widen(settled, columns)
 
-    def _misfit(self, differences: str) -> SinkError:
+    def _misfit(self, differences: str) -> DestinationMisfitError:
         wider = "" if self._options.widens else "let the sink widen what can be (`--widen`), "
-        return SinkError(
+        return DestinationMisfitError(
             self._destination.where,
             f"a batch does not fit the files there: {differences}",
-            f"{wider}cast it in the transform, or write to another destination; where nothing has "
+            "read all files with one schema (`--schemas one`, or `schema=` of the source), "
+            f"{wider}cast the column in the transform, or write to another destination; if nothing has "
             f"been published yet, removing {self._destination.schema_file} settles it anew",
         )
 

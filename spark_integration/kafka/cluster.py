@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from kafka import errors
@@ -27,6 +27,8 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 Starting = Literal["earliest", "latest"] | datetime | Mapping[Partition, int]
 """Where the first listing begins to read."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _NO_TOPIC: Final = errors.UnknownTopicOrPartitionError.errno
 _NOT_ALLOWED: Final = errors.TopicAuthorizationFailedError.errno
 
@@ -117,7 +119,7 @@ class Cluster:
         self, partitions: Iterable[Partition], moment: datetime
     ) -> dict[Partition, int | None]:
         """The first offset whose record is not older than `moment`; None where there is none."""
-        found = self._offsets(partitions, int(moment.timestamp() * 1000))
+        found = self._offsets(partitions, _first_ms(moment))
         return {one: offset if offset >= 0 else None for one, offset in found.items()}
 
     def _offsets(
@@ -155,6 +157,11 @@ class Cluster:
             ) from error
         finally:
             questions.close()
+
+
+def _first_ms(moment: datetime) -> int:
+    """The first whole millisecond that is not before `moment`: records have no finer times."""
+    return -((_EPOCH - moment) // _MS)
 
 
 def topic_id_text(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, cast
@@ -130,7 +130,10 @@ class Discovery:
                 )
             )
         try:
-            starts = {**(self._starts(new, beginnings, ends) if is_first else beginnings), **since}
+            starts = {
+                **(self._starts(new, known, beginnings, ends) if is_first else beginnings),
+                **since,
+            }
         except SourceError as error:
             return _problem(error)
         new += [one for one, offset in sorted(since.items()) if ends[one] > offset]
@@ -202,9 +205,11 @@ class Discovery:
     def _starts(
         self,
         new: Sequence[Partition],
+        known: Collection[Partition],
         beginnings: Mapping[Partition, int],
         ends: Mapping[Partition, int],
     ) -> Mapping[Partition, int]:
+        """Where each new partition starts; `known` has those of the pages before."""
         starting = self.starting
         if starting == "earliest":
             return beginnings
@@ -219,7 +224,7 @@ class Discovery:
             return chosen
         assert isinstance(starting, Mapping), "the options were looked at when the source was made"
         missing = [one for one in new if one not in starting]
-        unknown = sorted(one for one in starting if one not in beginnings)
+        unknown = sorted(one for one in starting if one not in beginnings and one not in known)
         if missing or unknown:
             raise SourceError(
                 f"partition {named((missing or unknown)[0])}",

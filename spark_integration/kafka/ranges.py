@@ -49,6 +49,7 @@ class RangeWatch:
         self._closed = threading.Event()
         self._wait = wait or self._closed.wait
         self._has_listed = False
+        self._noted = _Noted()
 
     def look(
         self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
@@ -75,10 +76,7 @@ class RangeWatch:
         self._closed.set()
 
     def _look_once(self, known: Sequence[Split]) -> list[Split]:
-        topic_ids: dict[Partition, str] = {}
-        read_up_to: dict[Partition, int] = {}
-        for one in known:
-            _note(one, topic_ids, read_up_to)
+        topic_ids, read_up_to = self._noted.upto(known)
         is_first = not known and not self._has_listed
         # One of each partition first: where a listing is cut off between its pages, what `starting`
         # has said of each is in the log with the first.
@@ -101,6 +99,28 @@ class RangeWatch:
                 tails.extend(tail)
             if listing.is_whole:
                 return heads + tails
+
+
+class _Noted:
+    """Where the known splits of each partition end; those that were known at the look before are not decoded again."""
+
+    def __init__(self) -> None:
+        self._count, self._last_id = 0, ""
+        self._topic_ids: dict[Partition, str] = {}
+        self._read_up_to: dict[Partition, int] = {}
+
+    def upto(self, known: Sequence[Split]) -> tuple[dict[Partition, str], dict[Partition, int]]:
+        """Topic id and end by partition, for the caller to change."""
+        is_longer = len(known) >= self._count > 0 and (
+            known[self._count - 1].split_id == self._last_id
+        )
+        if not is_longer:  # some were forgotten, or this is the first look
+            self._count, self._topic_ids, self._read_up_to = 0, {}, {}
+        for split in known[self._count :]:
+            _note(split, self._topic_ids, self._read_up_to)
+        self._count = len(known)
+        self._last_id = known[-1].split_id if known else ""
+        return dict(self._topic_ids), dict(self._read_up_to)
 
 
 def _note(split: Split, topic_ids: dict[Partition, str], read_up_to: dict[Partition, int]) -> None:

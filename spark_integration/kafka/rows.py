@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import pyarrow as pa
 
 from coordlog.errors import SourceError
+from coordlog.spark_integration.files.json_values import parse_json
 
 from .cluster import Partition, named
 
@@ -19,6 +21,7 @@ Decode = Literal["utf8", "json"]
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
+_NEXT_STEP: Final = "read it without `decode`, and take it apart in a transform"
 _UNREADABLE: Final = (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException)
 
 
@@ -109,45 +112,60 @@ class RowFormat:
         values = [one.value for one in records]
         if self.decode is None:
             return pa.array(values, pa.binary())
-        convert = _text if self.decode == "utf8" else _object
-        value_type = self._value_type
         try:
-            return pa.array([convert(one) for one in values], value_type)
+            return self._decoded(values)
         except _UNREADABLE as error:
-            self._name(partition, records, convert)
+            self._name(partition, records)
             raise SourceError(
                 f"partition {named(partition)}, offsets {records[0].offset} to "
                 f"{records[-1].offset}",
                 f"a value cannot be read as {self.decode}: {error}",
-                "read it without `decode`, and take it apart in a transform",
+                _NEXT_STEP,
             ) from error
 
-    def _name(
-        self,
-        partition: Partition,
-        records: Sequence[Received],
-        convert: Callable[[bytes | None], object],
-    ) -> None:
+    def _decoded(self, values: Sequence[bytes | None]) -> pa.Array:
+        if self.decode == "utf8":
+            texts = [None if one is None else one.decode("utf-8") for one in values]
+            return pa.array(texts, pa.string())
+        assert self.value_schema is not None, "the source looked when it was made"
+        return _structs(values, self.value_schema)
+
+    def _name(self, partition: Partition, records: Sequence[Received]) -> None:
         """Raise for the first record that cannot be converted by itself."""
         for one in records:
             try:
-                pa.array([convert(one.value)], self._value_type)
+                self._decoded([one.value])
             except _UNREADABLE as error:
                 raise SourceError(
                     f"partition {named(partition)}, offset {one.offset}",
                     f"its value cannot be read as {self.decode}: {error}",
-                    "read it without `decode`, and take it apart in a transform",
+                    _NEXT_STEP,
                 ) from error
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8")
+def _structs(values: Sequence[bytes | None], schema: pa.Schema) -> pa.Array:
+    """JSON objects, as lines of a file are read: exactly, or not at all."""
+    texts = [_line(one) for one in values if one is not None]
+    kind = pa.struct(list(schema))
+    if not texts:
+        return pa.nulls(len(values), kind)
+    table = parse_json("\n".join(texts), schema, "ignore")
+    columns = [one.combine_chunks() for one in table.columns]
+    whole = pa.StructArray.from_arrays(columns, fields=list(schema))
+    if len(texts) == len(values):
+        return whole
+    places = itertools.count()
+    return whole.take(pa.array([None if one is None else next(places) for one in values]))
 
 
-def _object(value: bytes | None) -> Mapping[str, object] | None:
-    if value is None:
-        return None
-    parsed = json.loads(value)
-    if not isinstance(parsed, dict):
-        raise TypeError(f"a JSON object is needed, and this is {type(parsed).__name__}")
-    return parsed
+def _line(value: bytes) -> str:
+    """One object on one line."""
+    text = value.decode(json.detect_encoding(value))
+    if "\n" in text:
+        json.loads(text)  # so that each line end is between tokens, and a space is as good
+        text = text.replace("\n", " ")
+    text = text.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        kind = type(json.loads(text)).__name__
+        raise TypeError(f"a JSON object is needed, and this is {kind}")
+    return text

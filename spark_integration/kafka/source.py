@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,10 @@ from coordlog.limits import (
     KAFKA_SPLIT_OFFSETS,
 )
 from coordlog.log.kafka import Security
+from coordlog.log.kafka.client import check_servers
+from coordlog.option_types import check_all, check_types
+from coordlog.spark_integration.files.json_values import readable
+from coordlog.spark_integration.given_schema import arrow_schema_of
 
 from .cluster import Cluster, Isolation, Partition, Starting
 from .discovery import Discovery
@@ -33,11 +37,13 @@ from .reader import KafkaReader, KafkaReaderOptions
 from .rows import Decode, RowFormat
 from .state_bytes import merge_reader_states
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 __all__ = ["KafkaSource"]
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INTERVAL_S: Final = (0.1, 86_400.0)
-_PORTS: Final = range(1, 65_536)
 
 
 class KafkaSource:
@@ -75,7 +81,7 @@ class KafkaSource:
 
     def __init__(
         self,
-        topics: Sequence[str] = (),
+        topics: str | Sequence[str] = (),
         *,
         pattern: str | None = None,
         bootstrap_servers: str,
@@ -84,29 +90,24 @@ class KafkaSource:
         discovery_interval_s: float = KAFKA_DISCOVERY_S,
         isolation: Isolation = "read_committed",
         decode: Decode | None = None,
-        value_schema: pa.Schema | None = None,
+        value_schema: pa.Schema | StructType | str | None = None,
         split_offsets: int = KAFKA_SPLIT_OFFSETS,
         security: Security | None = None,
         batch_rows: int = FILE_BATCH_ROWS,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name != "starting"}
+        check_types(type(self).__init__, given)  # `_check_starting` knows its types
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        _check_topics(names, pattern)
-        _check_servers(bootstrap_servers)
-        _check_starting(starting)
-        if not _INTERVAL_S[0] <= discovery_interval_s <= _INTERVAL_S[1]:
-            raise OptionError("discovery_interval_s", discovery_interval_s, "0.1 to 86,400")
-        if isolation not in ("read_committed", "read_uncommitted"):
-            raise OptionError("isolation", isolation, "'read_committed' or 'read_uncommitted'")
-        if decode not in (None, "utf8", "json"):
-            raise OptionError("decode", decode, "None, 'utf8' or 'json'")
-        if (decode == "json") != (value_schema is not None):
-            raise OptionError(
-                "value_schema", value_schema, "given with decode='json', and only then"
-            )
-        if batch_rows < 1:
-            raise OptionError("batch_rows", batch_rows, "at least 1")
-        if split_offsets < 1:
-            raise OptionError("split_offsets", split_offsets, "at least 1")
+        value_fields = arrow_schema_of("value_schema", value_schema)
+        check_all(
+            lambda: _check_topics(names, pattern),
+            lambda: check_servers(bootstrap_servers),
+            lambda: _check_starting(starting),
+            lambda: _check_interval(discovery_interval_s),
+            lambda: _check_decode(decode, value_fields),
+            lambda: _check_readable(value_fields),
+            lambda: _check_positive(batch_rows=batch_rows, split_offsets=split_offsets),
+        )
         self._split_offsets = split_offsets
         self._cluster = Cluster(
             bootstrap_servers=bootstrap_servers,
@@ -121,7 +122,7 @@ class KafkaSource:
             is_bounded=bounded,
         )
         self._interval_s = float(discovery_interval_s)
-        self._rows = RowFormat(decode=decode, value_schema=value_schema)
+        self._rows = RowFormat(decode=decode, value_schema=value_fields)
         self._batch_rows = batch_rows
 
     def spec(self, operator_id: str = "source") -> SourceSpec:
@@ -196,6 +197,32 @@ class KafkaSource:
         )
 
 
+def _check_readable(schema: pa.Schema | None) -> None:
+    try:
+        if schema is not None:
+            readable(schema)
+    except ValueError as error:
+        raise OptionError(
+            "value_schema", str(schema), f"of types that JSON has ({error})"
+        ) from error
+
+
+def _check_interval(seconds: float) -> None:
+    if not _INTERVAL_S[0] <= seconds <= _INTERVAL_S[1]:
+        raise OptionError("discovery_interval_s", seconds, "0.1 to 86,400")
+
+
+def _check_decode(decode: str | None, value_schema: pa.Schema | None) -> None:
+    if (decode == "json") != (value_schema is not None):
+        raise OptionError("value_schema", value_schema, "given with decode='json', and only then")
+
+
+def _check_positive(**options: int) -> None:
+    for name, value in options.items():
+        if value < 1:
+            raise OptionError(name, value, "at least 1")
+
+
 def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
     if bool(names) == (pattern is not None):
         raise OptionError("topics", names, "given, or `pattern` in their place")
@@ -209,20 +236,6 @@ def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
             re.compile(pattern)
         except re.error as error:
             raise OptionError("pattern", pattern, f"a regular expression ({error})") from error
-
-
-def _check_servers(bootstrap_servers: str) -> None:
-    if "@" in bootstrap_servers:
-        # Not shown: it may hold a password.
-        raise OptionError(
-            "bootstrap_servers",
-            "(hidden)",
-            "HOST:PORT without a user; `security` takes credentials",
-        )
-    for one in bootstrap_servers.split(","):
-        host, _, port = one.rpartition(":")
-        if not host or not port.isdecimal() or int(port) not in _PORTS:
-            raise OptionError("bootstrap_servers", bootstrap_servers, "HOST:PORT[,HOST:PORT]")
 
 
 def _check_starting(starting: Starting) -> None:

@@ -12,7 +12,8 @@ from chaos.child import Ordered, enter, wait_until
 from chaos.steps import Steps, Told, read_notes
 from coordlog.errors import RequestError, RequestRefusedError
 from coordlog.spark_integration.client_requests import CoordinatorClient
-from coordlog.spark_integration.token import Token, find_token
+from coordlog.spark_integration.driver_file import driver_files
+from coordlog.spark_integration.token import Token
 
 __all__ = ["ASKED_OPERATOR", "ClientOrders", "run_client"]
 
@@ -50,14 +51,14 @@ def run_client(orders: Ordered) -> None:
         nonlocal token, endpoint
         notes = read_notes(Path(orders.root) / f"{orders.driver}.notes")
         endpoint = next((one["listens"] for one in notes if "listens" in one), "")
-        token = find_token(orders.job_id, endpoint=endpoint) if endpoint else None
+        token = _token_at(orders.job_id, endpoint)
         return over.exists() or token is not None
 
     wait_until(is_found, _BEGINS_S, f"where driver {orders.driver} listens")
     if token is None:
         return
     ours = CoordinatorClient(endpoint=endpoint, token=token, response_types=(Named,))
-    stranger = CoordinatorClient(endpoint=endpoint, token=Token.new(), response_types=(Named,))
+    stranger = _Stranger(endpoint=endpoint, token=Token.new(), response_types=(Named,))
     pause = threading.Event()
     with ours, stranger:
         for number in range(_ASKS_MAX):
@@ -67,6 +68,18 @@ def run_client(orders: Ordered) -> None:
             client = stranger if number % 4 == 3 else ours
             _ask(client, name, steps, is_refused=number % 4 == 1, is_stranger=client is stranger)
             pause.wait(_PAUSE_S)
+
+
+class _Stranger(CoordinatorClient):
+    """Shows its token at once, as no client of ours does: the driver is to refuse it."""
+
+    def _check_driver(self, timeout_s: float) -> None:
+        del timeout_s
+
+
+def _token_at(job_id: str, endpoint: str) -> Token | None:
+    at_endpoint = (one.token for one in driver_files(job_id) if one.endpoint == endpoint)
+    return next(at_endpoint, None)
 
 
 def _ask(

@@ -36,14 +36,14 @@ _CLIENT_ENDS_S = 10.0
 _ANSWERS = {"before an answer", "before refusing a client", "before refusing a stranger"}
 _COPIES = 10
 """Older tasks of each subtask."""
-_BATCH_S = {"before the token": 0.15, "before sweeping": 0.03, "after the listing": 0.03}
+_BATCH_S = {"before former files go": 0.15, "before sweeping": 0.03, "after the listing": 0.03}
 """Where the second driver is to be at work still when the first goes on."""
 
 PLANS = (
     Plan(step=None),
     Plan(step="before the take-over"),
     Plan(step="after the take-over"),
-    Plan(step="before the token"),
+    Plan(step="before former files go"),
     Plan(step="before the stage"),
     Plan(step="before append", times_max=30),
     Plan(step="between ack and release", times_max=30),
@@ -157,7 +157,7 @@ class _Round:
         if self.is_sweep:
             # The first is to go on while something is staged that it does not know.
             how_far = "staging"
-        if self.plan.step == "before the token":
+        if self.plan.step == "before former files go":
             how_far = "taken over"
 
         def is_far_enough() -> bool:
@@ -185,7 +185,7 @@ class _Round:
         if self.first.wait(LOSER_ENDS_S) is None:
             self.faults.append(f"the first driver has not ended {LOSER_ENDS_S:g} s after SIGCONT")
         took_s = time.monotonic() - began
-        if self.plan.step == "before the token" and not is_over:
+        if self.plan.step == "before former files go" and not is_over:
             self.ask_third()
         if self.second.wait(_JOB_S) is None:
             self.faults.append(f"the second driver has not ended within {_JOB_S:g} s")

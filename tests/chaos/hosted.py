@@ -23,10 +23,16 @@ from coordlog.messages import InjectBarrier as BarrierMessage
 from coordlog.outside import Connections, Stage, StageEvents
 from coordlog.projections.state import JobState
 from coordlog.requests import Requests
+from coordlog.spark_integration.driver_file import (
+    DriverFile,
+    end_driver_file,
+    forget_former_files,
+    write_driver_file,
+)
 from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.liveness import driver_liveness
+from coordlog.spark_integration.liveness import NamedDriver, refuse_unless_gone
 from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.spark_integration.token import Token, forget_token, write_token
+from coordlog.spark_integration.token import Token
 
 __all__ = ["HostedSurroundings", "fork_task_host"]
 
@@ -246,6 +252,7 @@ class HostedSurroundings:
         self._driver_id = ""
         self._endpoint: Endpoint | None = None
         self._stage: _HostedStage | None = None
+        self._file: DriverFile | None = None
 
     def begin(self, driver_id: str, mailbox: Mailbox) -> str:
         """See `Surroundings`."""
@@ -259,6 +266,15 @@ class HostedSurroundings:
             requests=_SteppedRequests(mailbox.requests, self._steps),
         )
         address = self._endpoint.start()
+        self._file = DriverFile.of_this_process(
+            job_id=self._job_id,
+            driver_id=driver_id,
+            endpoint=address,
+            listens=self._endpoint.listens,
+            token=self._token,
+        )
+        self._steps.at("before the driver's file")
+        write_driver_file(self._file)
         self._steps.did(listens=address)
         order = {"driver_id": driver_id, "endpoint": address, "token": self._token.text()}
         self._stage = _HostedStage(self._channel, order, mailbox, self._steps)
@@ -271,9 +287,9 @@ class HostedSurroundings:
     def took_over(self) -> None:
         """See `Surroundings`; as on Spark."""
         self._steps.did(took_over=self._driver_id)
-        self._steps.at("before the token")
-        assert self._endpoint is not None, "begun"
-        write_token(self._job_id, self._token, endpoint=self._endpoint.address)
+        self._steps.at("before former files go")
+        assert self._file is not None, "begun"
+        forget_former_files(self._file)
 
     def connections(self) -> Connections:
         """See `Surroundings`."""
@@ -287,8 +303,8 @@ class HostedSurroundings:
 
     def is_driver_alive(self, state: JobState) -> bool:
         """See `Surroundings`; as on Spark."""
-        endpoint = state.launch.get("endpoint")
-        return driver_liveness(self._job_id, endpoint=endpoint, driver_id=state.driver_id).answers
+        refuse_unless_gone(NamedDriver.of(state))
+        return False
 
     def end(self) -> None:
         """See `Surroundings`."""
@@ -297,5 +313,6 @@ class HostedSurroundings:
                 self._stage.end()
         finally:
             if self._endpoint is not None:
-                forget_token(self._job_id, self._endpoint.address)
                 self._endpoint.stop()
+            if self._file is not None:
+                end_driver_file(self._file)

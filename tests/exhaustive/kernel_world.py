@@ -147,7 +147,7 @@ class KernelWorld:
         _, given = first_input(job, self.chain)
         assert given is not None
         # All types at once: when each is used for the first time makes no difference.
-        builder = StepBuilder(config=self.config, state=job, now_us=0)
+        builder = StepBuilder(config=self.config, state=job, now_us=0, clock_us=0)
         for one in self.chain.payload_types:
             builder.register(one.key)
         state = State(builder.state, nobody, (), (), (), committed, self.budget)

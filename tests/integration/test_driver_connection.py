@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -12,7 +15,8 @@ from contextlib import contextmanager
 import pytest
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
-from coordlog.messages import AlreadyFinished, Fail, Fenced
+from coordlog.messages import Accepted, AlreadyFinished, Fail, Fenced
+from coordlog.schemas.builtin import OperatorState
 from coordlog.spark_integration import driver_connection
 from coordlog.spark_integration.driver_connection import DriverConnection
 from coordlog.spark_integration.token import Token
@@ -63,6 +67,44 @@ def test_what_is_said_arrives_in_order_both_ways_and_no_thread_is_left() -> None
     assert own_threads() == before
 
 
+@pytest.mark.clause("E7")
+def test_the_states_of_many_former_subtasks_reach_one() -> None:
+    states = tuple(
+        OperatorState(operator_id=f"operator-{n % 3}", state=bytes([n]) * 700_000)
+        for n in range(20)
+    )
+    accepted = Accepted(
+        driver_id="d1",
+        epoch=2,
+        attempt_number=0,
+        restored_checkpoint=3,
+        parallelism=1,
+        is_batch=False,
+        states=states,
+        skipped_splits=tuple(f"folder/{n:06d}.csv" + "x" * 400 for n in range(4_000)),
+    )
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+
+        endpoint.send(number, accepted)
+        endpoint.send(number, delivered(0))
+
+        assert task.inbox.get(timeout=20) == accepted
+        assert task.inbox.get(timeout=20) == delivered(0)
+
+
+def test_a_message_that_no_task_would_take_cuts_its_connection_and_says_so() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        number = heard.connection_of(0)
+
+        endpoint.send(number, delivered(0, bytes(5_000_000)))
+
+        assert "5000" in heard.reason_of(number)
+        assert "at most 4194304" in heard.reason_of(number)
+
+
 def test_close_sends_what_was_sent_before_it() -> None:
     last = Fail(operator_id="source", callback="poll", reason="x" * 4000)
     with running() as (endpoint, heard):
@@ -75,6 +117,45 @@ def test_close_sends_what_was_sent_before_it() -> None:
         assert heard.reason_of(number) == "its task has closed it"
         assert len(heard.messages(number)) == 501
         assert heard.messages(number)[-1] == last
+
+
+KILLED = """
+import os, signal, sys
+from coordlog.spark_integration.driver_connection import DriverConnection
+from endpoint_parts import TOKEN, register, sent
+
+task = DriverConnection(endpoint=sys.argv[1], token=TOKEN)
+task.open()
+task.send(register())
+for n in range(200):
+    task.send(sent(n, bytes(20_000)))
+task.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.kill
+def test_what_was_flushed_arrives_although_the_process_is_killed_at_once() -> None:
+    with running() as (endpoint, heard):
+        path = os.pathsep.join(sys.path)
+        subprocess.run(
+            [sys.executable, "-c", KILLED, endpoint.address],
+            env={**os.environ, "PYTHONPATH": path},
+            timeout=60,
+            check=False,
+        )
+        number = heard.connection_of(0)
+        assert "its process has ended" in heard.reason_of(number)
+        assert heard.messages(number) == [sent(n, bytes(20_000)) for n in range(200)]
+
+
+def test_a_flush_on_a_connection_that_is_gone_ends_the_attempt() -> None:
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        endpoint.close(heard.connection_of(0))
+        wait_for(lambda: task.is_over() is not None, "the task notices")
+        with pytest.raises(FencedAttemptError, match="closed the connection"):
+            task.flush()
 
 
 def test_a_wrong_token_is_told_and_not_shown() -> None:
@@ -167,6 +248,20 @@ def test_heartbeats_keep_both_sides_alive_while_nothing_else_is_said() -> None:
         assert heard.lost == []
         endpoint.send(number, AlreadyFinished(attempt_number=3))
         assert task.inbox.get(timeout=10) == AlreadyFinished(attempt_number=3)
+
+
+@pytest.mark.clause("C4")
+def test_an_attempt_whose_main_thread_stands_still_loses_its_lease() -> None:
+    """The connection's own thread lives, and the driver's heartbeats arrive."""
+    with (
+        running(lease_s=1.0, heartbeat_s=0.1) as (endpoint, heard),
+        opened(endpoint.address, lease_s=30.0, heartbeat_s=0.1) as task,
+    ):
+        task.send(register())
+        number = heard.connection_of(0)
+        task.is_moving = lambda: False
+
+        assert "its lease is 1 s" in heard.reason_of(number)
 
 
 def test_a_process_that_stood_still_reads_what_waits_before_it_judges() -> None:

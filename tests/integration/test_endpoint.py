@@ -100,7 +100,7 @@ def test_another_version_is_refused_by_its_number() -> None:
         pass
     assert refused.value.response.status_code == 426
     body = (refused.value.response.body or b"").decode()
-    assert "wire version 4, the client '7'" in body
+    assert "wire version 5, the client '7'" in body
 
 
 def test_there_are_two_paths_and_no_others() -> None:
@@ -175,6 +175,32 @@ def test_order_is_kept_both_ways() -> None:
     assert down == [delivered(n) if n % 2 else InjectBarrier(checkpoint_id=n) for n in range(count)]
     assert heard.messages(number) == [sent(n) for n in range(count)]
     assert heard.threads == {"coordlog-endpoint"}
+
+
+@pytest.mark.clause("D2")
+def test_the_bytes_of_all_attempts_that_wait_for_the_log_are_bounded_together() -> None:
+    with (
+        running(unreleased_bytes_in_all=50_000) as (endpoint, heard),
+        connected(endpoint.address) as one,
+        connected(endpoint.address) as other,
+    ):
+        say(one, register(0))
+        say(other, register(1))
+        first, second = heard.connection_of(0), heard.connection_of(1)
+        say(one, *[sent(n, bytes(10_000)) for n in range(10)])
+        wait_for(lambda: len(heard.messages(first)) == 5, "it is held at the bound of all")
+        say(other, sent(0, bytes(1_000)), sent(1))
+        wait_for(lambda: len(heard.messages(second)) == 1, "the other is read up to a message")
+
+        # The first one ends, and what it has sent still waits.
+        one.close()
+        heard.reason_of(first)
+        say(other, sent(2))
+        assert len(heard.messages(second)) == 1
+
+        endpoint.released(first, 1 + len(heard.messages(first)))
+        wait_for(lambda: len(heard.messages(second)) == 3, "there is room again")
+        assert endpoint._ended == {}
 
 
 def test_what_many_threads_send_to_one_attempt_keeps_each_ones_order() -> None:
@@ -519,9 +545,9 @@ def test_who_has_no_token_may_say_no_more_than_a_challenge() -> None:
 
 def test_of_many_without_a_token_the_oldest_goes_and_the_driver_is_still_heard() -> None:
     """Else they would keep a live driver from being heard, and it would be taken for gone."""
-    with running() as (endpoint, _), contextlib.ExitStack() as stack:
+    with running(strangers_max=16) as (endpoint, _), contextlib.ExitStack() as stack:
         first = stack.enter_context(stranger(endpoint.address))
-        others = [stack.enter_context(stranger(endpoint.address)) for _ in range(64)]
+        others = [stack.enter_context(stranger(endpoint.address)) for _ in range(16)]
         with pytest.raises(ConnectionClosed):
             first.recv(10)
         assert hears(endpoint.address) is DriverHeard.DRIVER

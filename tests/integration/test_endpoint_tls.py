@@ -29,11 +29,11 @@ from coordlog.spark_integration.certificate import (
     CERTIFICATE_VARIABLE,
     Certificate,
     new_certificate,
-    write_certificate,
 )
 from coordlog.spark_integration.driver_connection import DriverConnection
 from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
 from coordlog.spark_integration.token import Token
+from driver_files import write_file
 from endpoint_parts import (
     TOKEN,
     Heard,
@@ -221,7 +221,7 @@ def test_a_client_asks_by_the_file_in_the_jobs_folder_or_the_one_that_it_is_told
             ask(ANOTHER, timeout_s=20)
         assert given == []
 
-        write_certificate("ingest", CERTIFICATE, endpoint=endpoint.address)
+        write_file(endpoint.address, TOKEN, certificate=CERTIFICATE)
         with pytest.raises(RequestUnansweredError, match="timed out"):
             ask()
         wait_for(lambda: len(given) == 1, "the request arrives")

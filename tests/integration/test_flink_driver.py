@@ -10,7 +10,7 @@ from coordlog.chain import Chain
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.errors import FencedError
-from coordlog.limits import WORKER_COUNT
+from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
 from coordlog.mailbox import CallbackTimeoutError
 from coordlog.schemas.source_events import SplitsDiscovered
@@ -22,15 +22,21 @@ from split_fakes import chain_of as splits_chain
 WAIT_S = 30.0
 
 
-def driver_of(provider: NotingProvider, log: MemoryLog) -> JobDriver:
-    return driver_on(chain_of(provider), log)
+def driver_of(
+    provider: NotingProvider, log: MemoryLog, *, callback_timeout_s: float = CALLBACK_TIMEOUT_S
+) -> JobDriver:
+    return driver_on(chain_of(provider), log, callback_timeout_s=callback_timeout_s)
 
 
-def driver_on(chain: Chain, log: MemoryLog) -> JobDriver:
+def driver_on(
+    chain: Chain, log: MemoryLog, *, callback_timeout_s: float = CALLBACK_TIMEOUT_S
+) -> JobDriver:
     return JobDriver(
         chain=chain,
         log=log,
-        options=DriverOptions(job_id="job", parallelism=1, is_batch=False),
+        options=DriverOptions(
+            job_id="job", parallelism=1, is_batch=False, callback_timeout_s=callback_timeout_s
+        ),
         surroundings=InMemorySurroundings(chain, "job", 1),
     )
 
@@ -135,8 +141,7 @@ def test_a_callback_that_does_not_return_ends_the_driver_with_its_stack() -> Non
     end = threading.Event()
     provider = NotingProvider()
     provider.on["start"] = lambda _: end.wait(WAIT_S)
-    driver = driver_of(provider, MemoryLog("job"))
-    driver._mailbox._callback_timeout_s = 0.1
+    driver = driver_of(provider, MemoryLog("job"), callback_timeout_s=0.1)
     driver.start()
     assert driver._mailbox.wait(WAIT_S)
     end.set()
@@ -157,9 +162,8 @@ def test_a_listing_that_does_not_return_ends_the_driver_with_its_stack() -> None
         return SplitsDiscovered(splits=[], is_complete=True)
 
     provider = SplitCoordinatorProvider("source", discover=hanging)
-    driver = driver_on(splits_chain(provider), MemoryLog("job"))
+    driver = driver_on(splits_chain(provider), MemoryLog("job"), callback_timeout_s=1.0)
     driver._mailbox._work_timeout_s = driver._mailbox._slow_s = 0.1
-    driver._mailbox._callback_timeout_s = 1.0
     driver.start()
     assert driver._mailbox.wait(WAIT_S)
     end.set()

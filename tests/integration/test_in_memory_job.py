@@ -16,6 +16,7 @@ import pytest
 
 from coordlog.driver import JobStatus
 from coordlog.errors import FencedError, JobFailedError, RestoreError
+from coordlog.log.copying import to_append
 from coordlog.log.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.port import StoredRecord, UnstoredRecord
@@ -149,12 +150,7 @@ def _damaged(one: StoredRecord, offset: int) -> UnstoredRecord:
         payload = record.payload or b""
         flipped = payload[:-20] + bytes([payload[-20] ^ 1]) + payload[-19:]
         value = encode_record(replace(record, payload=flipped))
-    return UnstoredRecord(
-        key=one.key or b"",
-        value=value,
-        header=one.header_bytes or b"",
-        timestamp_us=one.timestamp_ms * 1000,
-    )
+    return to_append(one, value=value)
 
 
 @pytest.mark.clause("H3")

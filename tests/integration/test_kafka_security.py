@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, SourceError
+from coordlog.log.copying import to_append
 from coordlog.log.exported import write_exported
 from coordlog.log.kafka import KafkaLog, list_jobs
 from coordlog.log.port import StoredRecord, UnstoredRecord
@@ -88,7 +89,11 @@ def test_each_way_in_writes_and_reads(door: SecuredBroker, listener: str, mechan
 
 def test_a_command_reads_over_tls_with_a_password(door: SecuredBroker) -> None:
     result = run(
-        door.variables("SASL_SSL", "ann"), "jobs", "--bootstrap-servers", door.at("SASL_SSL")
+        door.variables("SASL_SSL", "ann"),
+        "jobs",
+        "--names",
+        "--bootstrap-servers",
+        door.at("SASL_SSL"),
     )
     assert (result.exit_code, result.stdout) == (Exit.DONE, f"{JOB}\n")
 
@@ -350,15 +355,7 @@ def test_secret_fields_are_in_no_file_of_the_broker(
     monkeypatch.setenv(KEY_VARIABLE, "ab" * 64)
     log = KafkaLog.for_job("secretive", door.at("PLAINTEXT"))
     log.create()
-    records = [
-        UnstoredRecord(
-            key=one.key or b"",
-            value=one.value or b"",
-            header=one.header_bytes or b"",
-            timestamp_us=one.timestamp_ms * 1000,
-        )
-        for one in secret_log().records
-    ]
+    records = [to_append(one) for one in secret_log().records]
     append(log, records)
     files = list((door.broker.folder / "data").rglob("secretive.log-0/*.log"))
     content = b"".join(one.read_bytes() for one in files)

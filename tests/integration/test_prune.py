@@ -189,7 +189,7 @@ def test_a_driver_that_lives_is_asked_for_a_snapshot_and_goes_on(
         try:
             assert stuck.wait(WAIT_S)
             blind = run(broker, "prune", "job", "--yes")
-            assert blind.exit_code == Exit.USAGE
+            assert blind.exit_code == Exit.REFUSED
             assert "and no token that is here proves that it is" in blind.stderr
             monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
             refused = run(broker, "delete", "job", "--yes")

@@ -18,9 +18,10 @@ from kafka.structs import TopicPartition
 
 from coordlog.cli.exits import Exit
 from coordlog.errors import CoordlogError, RecordError, RestoreError, SinkError
+from coordlog.log.copying import to_append
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import Log, StoredRecord, UnstoredRecord
+from coordlog.log.port import Log, StoredRecord
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import to_unstored
 from coordlog.schemas.header import decode_header, encode_header
@@ -78,18 +79,9 @@ def copied(log: KafkaLog, stored: tuple[StoredRecord, ...]) -> KafkaLog:
     """The log, made, with these records."""
     log.create()
     writer = log.writer()
-    writer.append([_unstored(one) for one in stored], timeout_s=30)
+    writer.append([to_append(one) for one in stored], timeout_s=30)
     writer.close(timeout_s=5)
     return log
-
-
-def _unstored(one: StoredRecord) -> UnstoredRecord:
-    return UnstoredRecord(
-        key=one.key or b"",
-        value=one.value or b"",
-        header=one.header_bytes or b"",
-        timestamp_us=one.timestamp_ms * 1000,
-    )
 
 
 def ingest(crashed: Crashed, *more: str) -> subprocess.CompletedProcess[str]:
@@ -127,7 +119,7 @@ def test_a_destination_where_another_log_writes_is_refused_by_both_before_spark(
     told.write_text(
         '{"cluster_id": "C", "topic_id": "T", "name": "job.log at other:9092", "topic": "job.log"}'
     )
-    done = ingest(crashed)
+    done = ingest(crashed, "--take-over")
     told.unlink()
 
     assert done.returncode == Exit.FAILED, done.stderr
@@ -281,7 +273,7 @@ def in_batches(crashed: Crashed, job_id: str) -> KafkaLog:
     writer = log.writer()
     moved = [_moved(one, log) for one in without_snapshots(crashed.stored)]
     for first in range(0, len(moved), 3):
-        writer.append([_unstored(one) for one in moved[first : first + 3]], timeout_s=30)
+        writer.append([to_append(one) for one in moved[first : first + 3]], timeout_s=30)
     writer.close(timeout_s=5)
     return log
 

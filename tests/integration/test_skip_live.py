@@ -78,7 +78,7 @@ def test_a_split_that_an_attempt_is_stuck_at_is_skipped_and_the_others_come_out(
     try:
         monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
         blind = skip(log, "--split", split_id)
-        assert blind.exit_code == Exit.USAGE
+        assert blind.exit_code == Exit.REFUSED
         assert "no token that is here proves that it is" in blind.stderr
         monkeypatch.setenv(TOKEN_VARIABLE, TOKEN.text())
         # `driver.state` may be ahead of the log; what the command reads is the log.

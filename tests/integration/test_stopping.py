@@ -5,24 +5,35 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from coordlog.cli.living import driver_in
 from coordlog.driver import JobDriver, JobResult, JobStatus
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import STOP_RECORD_S
 from coordlog.log.memory import _MemoryWriter
 from coordlog.log.port import UnstoredRecord
+from coordlog.own_reign import read_job
+from coordlog.projections.attempts import AttemptEnd
+from coordlog.projections.audit import audit
+from coordlog.projections.epoch_audit import EpochEnd
+from coordlog.projections.state import DriverStop
+from coordlog.projections.stops import is_driver_stopped
 from coordlog.schemas.builtin import StopRequested
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.liveness import Liveness, driver_liveness
 from endpoint_parts import wait_for
 from examples.demo_parts.follow import Follower
 from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline, at
 
 pytestmark = pytest.mark.slow
+
+NOBODY = "ws://127.0.0.1:1"
 
 _TYPES = PayloadTypes((StopRequested,))
 
@@ -95,6 +106,40 @@ def test_a_stop_is_in_the_history_with_its_signal_and_the_job_goes_on(
         assert pipeline.committed(), "what the checkpoint holds is published"
     assert pipeline.drive().status is JobStatus.FINISHED
     assert pipeline.committed() == ALL_ROWS
+
+
+@pytest.mark.parametrize("is_at_once", [False, True], ids=["in order", "at once"])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["streaming", "batch"])
+def test_a_stop_is_the_end_of_its_epoch_and_of_its_attempts_and_no_failure(
+    tmp_path: Path, *, is_batch: bool, is_at_once: bool
+) -> None:
+    """The next driver once told of failures, and the pause counted as work."""
+    pipeline = Pipeline(tmp_path, is_batch=is_batch, transform=Gate())
+    driver = begun(pipeline)
+    if is_at_once:
+        driver.end_at_once(by="SIGTERM")
+    else:
+        driver.stop(with_checkpoint=True, by="SIGTERM")
+    ended(driver)
+    end = pipeline.log.high_watermark()
+    last = next(iter(pipeline.log.read(end - 1, end))).record()
+    named = driver_in(pipeline.log, last.job_id)
+
+    assert is_driver_stopped(last), "nothing of the driver comes after it"
+    assert named is not None
+    assert named.is_stopped
+    assert driver_liveness(replace(named, endpoint=NOBODY)).liveness is Liveness.GONE
+    read = read_job(pipeline.log, last.job_id, lambda _state: None)
+    assert read.state.driver_stop is DriverStop.DONE
+    assert pipeline.drive().status is JobStatus.FINISHED
+    tables = audit(pipeline.log.read(0, pipeline.log.high_watermark()))
+    assert [one.end for one in tables.epochs] == [EpochEnd.STOPPED, EpochEnd.FINISHED]
+    assert tables.failures == ()
+    ends = {one.end for one in tables.attempts if one.epoch == 0}
+    assert AttemptEnd.STOPPED in ends
+    assert ends <= {AttemptEnd.STOPPED, AttemptEnd.COMPLETED}
+    until_us = tables.epochs[0].last_us
+    assert all((one.ended_us or 0) <= until_us for one in tables.attempts if one.epoch == 0)
 
 
 def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(

@@ -223,6 +223,7 @@ class GatewayMachine(RuleBasedStateMachine):
             clock=None if old is None else old.clock,
             options=RuntimeOptions(ack_timeout_s=1e9, checkpoint_timeout_s=1e9),
             configure=self.configure,
+            may_fail=True,
         )
 
     def _ticking(self, coordinator: Noting) -> None:

@@ -168,6 +168,7 @@ class Machine:
                 restore = None
         return HandDrivenJob(
             self.chain,
+            may_fail=True,
             parallelism=self.parallelism,
             log=None if old is None else old.log,
             clock=None if old is None else old.clock,
@@ -429,6 +430,7 @@ def test_any_prefix_of_a_random_run_restores_and_comes_to_its_end(seed: int, dos
         for end in chance.sample(ends, min(8, len(ends))):
             job = HandDrivenJob(
                 machine.chain,
+                may_fail=True,
                 parallelism=machine.parallelism,
                 log=prefix_of(machine.job.log, end),
                 configure=machine._configure,

@@ -143,6 +143,7 @@ class SplitMachine(RuleBasedStateMachine):
             options=RuntimeOptions(ack_timeout_s=1e9, checkpoint_timeout_s=1e9),
             configure=_configured,
             restore=restore,
+            may_fail=True,
         )
 
     @rule(step=st.sampled_from(STEPS), subtask=SUBTASKS)

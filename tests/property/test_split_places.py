@@ -118,6 +118,7 @@ class Played:
             parallelism=PARALLELISM,
             is_batch=self.is_batch,
             configure=restarting_at_once,
+            may_fail=True,
         )
 
     def register(self, subtask: int) -> None:
@@ -237,6 +238,7 @@ class Played:
             log=self.job.log,
             clock=self.job.clock,
             configure=restarting_at_once,
+            may_fail=True,
         )
 
     def is_over(self) -> bool:

@@ -6,7 +6,9 @@ over; ends with 0 if the table has each row once.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_cases import StreamCase
+from batch_fakes import Stop
 from coordlog.errors import SinkError
 from coordlog.log.jars import JarSet, resolve
 from coordlog.log.memory import MemoryLog
@@ -51,6 +54,38 @@ def check(
     assert read() == list(range(10 * end + 1))
 
 
+def check_two_logs(
+    spark: SparkSession, make_sink: Callable[[], BatchSink], read: Callable[[], list[int]]
+) -> None:
+    """A driver of another log of this job id, as at another broker, removes nothing that a live batch has staged."""
+    live, other, before = StreamCase(spark, make_sink), StreamCase(spark, make_sink), read()
+    other.log = MemoryLog("another.log")
+    stop, errors = Stop("before part sink"), list[BaseException]()
+    driver = live.driver(stop)
+
+    def give_to_other(batch_id: int) -> None:
+        second = other.driver()
+        other.give(second, batch_id, spark.range(1000 + batch_id, 1001 + batch_id))
+        second.close()
+
+    def work() -> None:
+        try:
+            live.give(driver, 0, spark.range(2000, 2003))
+        except BaseException as error:  # noqa: BLE001, shown below
+            errors.append(error)
+
+    give_to_other(0)  # so that its next start sweeps
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert stop.reached.wait(120), errors
+    give_to_other(1)
+    stop.gone_on.set()
+    thread.join(120)
+    driver.close()
+    assert errors == [], errors
+    assert read() == [*before, 1000, 1001, 2000, 2001, 2002], read()
+
+
 def ids(spark: SparkSession, table: str) -> list[int]:
     return [row[0] for row in spark.sql(f"SELECT id FROM {table} ORDER BY id").collect()]
 
@@ -61,6 +96,14 @@ def delta(folder: Path) -> None:
     places = ("looked", "written")
     check(spark, lambda: DeltaTable(path), places, lambda: ids(spark, f"delta.`{path}`"))
     assert spark.sql(f"DESCRIBE HISTORY delta.`{path}`").count() == len(places) + 2
+    check_two_logs(spark, lambda: DeltaTable(path), lambda: ids(spark, f"delta.`{path}`"))
+    os.chdir(folder)
+    relative = StreamCase(spark, lambda: DeltaTable("relative"))
+    for batch_id in range(2):
+        driver = relative.driver()
+        relative.give(driver, batch_id, spark.range(batch_id, batch_id + 1))
+        driver.close()
+    assert ids(spark, f"delta.`{folder / 'relative'}`") == [0, 1]
 
 
 def iceberg(folder: Path) -> None:
@@ -116,6 +159,9 @@ def iceberg(folder: Path) -> None:
     both.close()
     found = [one for one in ids(spark, "ice.db.orders") if one >= 200]
     assert found == [200, 201, 202, 210, 211, 212, 300, 301, 302], found
+    check_two_logs(
+        spark, lambda: IcebergTable("ice.db.orders"), lambda: ids(spark, "ice.db.orders")
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from batch_cases import StreamCase
-from coordlog.errors import JobFailedError, SinkError
+from coordlog.errors import SinkError
 from coordlog.spark_integration.batches import database as sinks_in_databases
 from coordlog.spark_integration.batches.database import DatabaseTable
 from postgres_server import postgres_server
@@ -69,7 +69,7 @@ def in_postgresql(given: str) -> Database:
         return psycopg.connect(given)
 
     with psycopg.connect(given) as connection:
-        connection.execute("DROP TABLE IF EXISTS orders, coordlog_batches")
+        connection.execute("DROP TABLE IF EXISTS orders, coordlog_batches, coordlog_claims")
     return Database(lambda: DatabaseTable.postgresql(given, "orders"), connect)
 
 
@@ -127,11 +127,34 @@ def test_what_the_database_refuses_is_said_and_nothing_of_the_batch_is_there(
     database.run("CREATE UNIQUE INDEX one_each ON orders (id)")
     doubled = case.driver()
     try:
-        with pytest.raises(JobFailedError, match=r"a batch cannot be moved: .*(UNIQUE|duplicate)"):
+        with pytest.raises(SinkError, match=r"nothing of it is committed: .*(UNIQUE|duplicate)"):
             case.give(doubled, 0, spark.range(3).selectExpr("id % 2 AS id", "'n' AS name"))
     finally:
         doubled.close()
     assert database.ids() == []
+    mended = case.driver()
+    try:
+        case.give(mended, 0, spark.range(3).selectExpr("id", "'n' AS name"))
+    finally:
+        mended.close()
+    assert database.ids() == [0, 1, 2]
+
+
+def test_a_constraint_that_waits_for_the_commit_is_seen_by_the_rehearsal(
+    spark: SparkSession, conninfo: str
+) -> None:
+    database = in_postgresql(conninfo)
+    database.run("ALTER TABLE orders ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED")
+    case = StreamCase(spark, database.make_sink)
+    refused = case.driver()
+    try:
+        with pytest.raises(SinkError, match=r"nothing of it is committed: .*duplicate key"):
+            case.give(refused, 0, spark.range(3).selectExpr("id % 2 AS id", "'n' AS name"))
+    finally:
+        refused.close()
+    assert not database.run(
+        "SELECT 1 FROM information_schema.tables WHERE table_name LIKE 'coordlog_staging%'"
+    )
 
 
 def test_times_and_decimals_are_kept_as_each_database_has_them(
@@ -141,7 +164,7 @@ def test_times_and_decimals_are_kept_as_each_database_has_them(
     database.run("CREATE TABLE orders (day DATE, at TIMESTAMP, price NUMERIC(10, 2), note TEXT)")
     case = StreamCase(spark, database.make_sink)
     frame = spark.sql(
-        "SELECT DATE'2026-01-02' AS day, TIMESTAMP'2026-01-02 03:04:05.678901' AS at, "
+        "SELECT DATE'2026-01-02' AS day, TIMESTAMP_NTZ'2026-01-02 03:04:05.678901' AS at, "
         "CAST(1.50 AS DECIMAL(10, 2)) AS price, 'tab\\tand \\\\ and \"' AS note"
     )
     driver = case.driver()

@@ -188,7 +188,8 @@ def test_executors_jvms_and_workers_that_die_lose_and_double_nothing_and_the_tok
     order |= {"error_file": str(error), "conf": ON_BOTH_WORKERS}
     first = case.submit(**order)
     case.wait_for(Kind.CHECKPOINT_COMPLETED, 2, first)
-    token = (case.folder / "home" / "jobs" / case.job_id / "token").read_text("ascii").strip()
+    (driver_file,) = (case.folder / "home" / "jobs" / case.job_id).glob("*.json")
+    token: str = json.loads(driver_file.read_bytes())["token"]
 
     shown = case.cluster.shown()
     assert b"pyspark.daemon" in shown, "the workers that have it"

@@ -24,7 +24,7 @@ from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated
-from coordlog.spark_integration.token import find_token
+from driver_files import token_of
 
 from .kafka_session import shared_session
 from .left_threads import left_threads
@@ -171,8 +171,7 @@ def test_nothing_that_spark_shows_has_the_token(session: SparkSession, folder: P
     with service(session, FileSource(folder), MemoryLog("reads")) as reads:
         frame = reads.read()
         plan = str(cast("Any", frame)._jdf.queryExecution().toString())
-        token = find_token("reads")
-        assert token is not None
+        token = token_of("reads")
         shown = [plan, repr(reads.options()), str(session.sparkContext.getConf().getAll())]
         shown += [f"{name}={value}" for name, value in session.conf.getAll.items()]
         assert "PythonScan" in plan or "coordlog" in plan
@@ -363,6 +362,25 @@ def test_all_that_is_there_is_read_and_then_nothing(
     assert batches.total() == each_once()
 
 
+# --- failures -------------------------------------------------------------------------------------
+def test_a_file_that_cannot_be_read_ends_the_query_at_the_first_try(
+    session: SparkSession, folder: Path
+) -> None:
+    """On a session that tries each task a thousand times."""
+    log = MemoryLog("reads")
+    with service(session, FileSource(folder, batch_rows=10), log) as reads:
+        (folder / "f003.csv").write_text("i,s\n1x9,changed\n", encoding="utf-8")
+        frame = reads.read()
+        with pytest.raises(
+            Exception, match=r"cancelled because SourceError: .*f003\.csv: it has changed"
+        ):
+            frame.collect()
+
+    assert len(payloads(log, "read_failed", Kind.REQUEST)) == 1
+    (ended,) = payloads(log, "query_ended", Kind.FACT)
+    assert "f003.csv" in str(ended["reason"])
+
+
 # --- refusals -------------------------------------------------------------------------------------
 def test_what_cannot_be_read_is_refused_by_name(
     session: SparkSession, folder: Path, tmp_path: Path
@@ -372,6 +390,11 @@ def test_what_cannot_be_read_is_refused_by_name(
             session.read.format("coordlog").option("job", "other").load()
         with pytest.raises(Exception, match=r"left out: the source's is struct<i:bigint"):
             session.read.format("coordlog").schema("i int").load().count()
+        with pytest.raises(Exception, match=r"did you mean 'splits_per_batch'"):
+            session.read.format("coordlog").option("splits_per_bach", 3).load()
+        with pytest.raises(Exception, match=r"path is .*elsewhere"):
+            session.read.format("coordlog").load(str(tmp_path / "elsewhere"))
+        assert session.read.format("coordlog").load(str(folder)).count() == FILES * ROWS
         checkpoint = tmp_path / "checkpoint"
         with stream(reads, checkpoint, Batches(), all_that_is_there=True) as query:
             query.awaitTermination(int(WAIT_S))

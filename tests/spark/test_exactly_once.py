@@ -96,6 +96,29 @@ def test_a_stream_is_written_once_and_its_query_is_known_again(
     assert all(one.startswith(f"batch-{query_id[:8]}-0000") for one in names)
 
 
+def test_a_batch_that_spark_plans_anew_with_more_rows_is_refused_and_with_the_same_skipped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The newest files of its checkpoint are lost, as by a crash of a disk that had not synced them."""
+    lines, log = make_input(tmp_path, 2), MemoryLog()
+
+    def lose(folder: str) -> None:
+        for path in (tmp_path / "checkpoint" / folder).glob("*1*"):
+            path.unlink()
+
+    with exactly_once(job="s", log=log, sink=ParquetSink(tmp_path / "out")) as write:
+        run_stream(spark, tmp_path, write)
+        lose("commits")
+        run_stream(spark, tmp_path, write)
+        assert lines_in(tmp_path / "out") == lines
+        lose("commits")
+        lose("offsets")
+        (tmp_path / "in" / "late.txt").write_text("late\n", "utf-8")
+        with pytest.raises(Exception, match=r"batch 1 of query .* is committed with other rows"):
+            run_stream(spark, tmp_path, write)
+    assert lines_in(tmp_path / "out") == lines
+
+
 def test_a_batch_that_is_called_for_again_is_skipped_and_one_of_nobody_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from coordlog.spark_integration import (
 )
 from coordlog.spark_integration.batches.exactly_once import sinks_of
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.token import find_token
+from driver_files import token_of
 
 from .test_exactly_once import lines_in, make_input
 
@@ -143,8 +143,7 @@ def test_writes_by_their_short_names_are_the_same(
 def test_no_option_and_no_setting_holds_the_token(
     spark: SparkSession, service: BatchService
 ) -> None:
-    token = find_token("frames")
-    assert token is not None
+    token = token_of("frames")
     shown: list[Any] = [service.options(), spark.sparkContext.getConf().getAll(), dict(os.environ)]
     assert token.text() not in repr(shown)
 
@@ -161,6 +160,7 @@ def test_what_is_staged_for_another_driver_is_refused(
 def test_only_sinks_of_files_and_whole_options_are_taken(
     spark: SparkSession, tmp_path: Path, service: BatchService
 ) -> None:
+    service.options()  # gives the session the format
     with pytest.raises(Exception, match=r"job, endpoint, driver, sink, files"):
         write(values(spark.range(1)), {})
     sinks = sinks_of({"table": DatabaseTable.sqlite(tmp_path / "x.db", "t")})

@@ -133,7 +133,7 @@ def test_the_attempts_in_sql_are_those_of_the_projection(case: Case) -> None:
         for name in one.__dataclass_fields__:
             expected = getattr(one, name)
             if name == "end":
-                assert in_sql["ended"] == expected.value
+                assert in_sql["status"] == expected.value
             elif name == "resets":
                 assert tuple(in_sql["resets"]) == expected
             else:
@@ -144,7 +144,7 @@ def test_what_was_thrown_away_in_sql_is_that_of_the_projection(case: Case) -> No
     spark, _, found = case
     rows = spark.sql(
         "SELECT operator_id, split_id, subtask, attempt_number, checkpoint_id, sequence, is_whole, "
-        "was_finished, reason, reread_subtask, reread_attempt FROM thrown_away "
+        "was_finished, reason, reread_subtask, reread_attempt_number FROM thrown_away "
         "ORDER BY operator_id, split_id, sequence"
     ).collect()
 
@@ -163,10 +163,10 @@ def test_what_was_thrown_away_in_sql_is_that_of_the_projection(case: Case) -> No
 def test_the_splits_in_sql_are_those_of_the_projection(case: Case) -> None:
     spark, _, found = case
     rows = spark.sql(
-        "SELECT operator_id, split_id, place, unix_micros(discovered_at), assigned, "
-        "transform(assignments, a -> a.sequence), finished_subtask, finished_attempt, rows, "
-        "checkpoint_id, unix_micros(committed_at), skipped_because, thrown_away, "
-        "thrown_away_whole, thrown_away_because FROM splits ORDER BY operator_id, split_id"
+        "SELECT operator_id, split_id, place, unix_micros(discovered_at), assignment_count, "
+        "transform(assignments, a -> a.sequence), finished_subtask, finished_attempt_number, rows, "
+        "checkpoint_id, unix_micros(committed_at), skipped_because, thrown_away_count, "
+        "thrown_away_whole_count, thrown_away.reason FROM splits ORDER BY operator_id, split_id"
     ).collect()
 
     assert [tuple(row) for row in rows] == [
@@ -187,9 +187,9 @@ def test_the_checkpoints_in_sql_are_those_of_the_projection(case: Case) -> None:
     spark, _, found = case
     rows = spark.sql(
         "SELECT checkpoint_id, epoch, status, unix_micros(triggered_at), unix_micros(cut_at), "
-        "duration_ms, acks, bytes, reason, missing_coordinators, missing_subtasks, "
-        "transform(subtasks, s -> struct(s.subtask, s.attempt_number, unix_micros(s.acked_at), "
-        "s.bytes)) FROM checkpoints ORDER BY checkpoint_id"
+        "duration_ms, ack_count, state_bytes, reason, missing_coordinators, missing_subtasks, "
+        "transform(acks, s -> struct(s.subtask, s.attempt_number, unix_micros(s.acked_at), "
+        "s.snapshot_bytes)) FROM checkpoints ORDER BY checkpoint_id"
     ).collect()
 
     assert [tuple(row) for row in rows] == [
@@ -224,8 +224,8 @@ TOTALS = {
     ),
     "checkpoints": (
         (
-            "count(*), coalesce(sum(acks), 0), count_if(ended_at IS NOT NULL), "
-            "coalesce(sum(bytes), 0)"
+            "count(*), coalesce(sum(ack_count), 0), count_if(ended_at IS NOT NULL), "
+            "coalesce(sum(state_bytes), 0)"
         ),
         (
             "count_if(kind = 'CHECKPOINT_TRIGGERED'), count_if(kind = 'CHECKPOINT_ACKED'), "
@@ -246,7 +246,7 @@ TOTALS = {
         ),
     ),
     "commits": (
-        "count(*), count_if(status = 'settled'), coalesce(sum(bytes), 0)",
+        "count(*), count_if(status = 'settled'), coalesce(sum(intent_bytes), 0)",
         (
             "count_if(kind = 'COMMIT_INTENT'), "
             "count_if(kind = 'COMMIT_OUTCOME' AND attributes['settled'] = 'true'), "
@@ -261,14 +261,14 @@ TOTALS = {
         ),
     ),
     "epochs": (
-        "count(*), sum(records), sum(attempts_started), sum(checkpoints_completed)",
+        "count(*), sum(record_count), sum(attempts_started), sum(checkpoints_completed)",
         (
             "count_if(kind = 'EPOCH_STARTED'), count(*), count_if(kind = 'ATTEMPT_STARTED'), "
             "count_if(kind = 'CHECKPOINT_COMPLETED')"
         ),
     ),
     "splits": (
-        "sum(assigned), count_if(discovered_at IS NOT NULL), coalesce(sum(thrown_away), 0)",
+        "sum(assignment_count), count_if(discovered_at IS NOT NULL), coalesce(sum(thrown_away_count), 0)",
         (
             "sum(IF(payload_type LIKE 'coordlog.add_splits@%' AND kind = 'EVENT_TO_SUBTASK', "
             "json_array_length(get_json_object(payload_json, '$.splits')), 0)), "
@@ -327,7 +327,7 @@ def test_failures_commits_and_epochs_in_sql_are_those_of_the_projection(case: Ca
         for one in found.commits
     ]
     epochs = spark.sql(
-        "SELECT epoch, driver_id, parallelism, ended, restored_by, restored_from, records "
+        "SELECT epoch, driver_id, parallelism, status, restored_by, restored_from, record_count "
         "FROM epochs ORDER BY epoch"
     )
     assert [tuple(row) for row in epochs.collect()] == [
@@ -517,7 +517,7 @@ def test_the_alert_example_tells_what_is_wrong_with_a_job_while_it_runs(servers:
     written.epoch()
     written.turn(written.started((0, 0), -1, 0), written.started((1, 0), -1, 1))
     written.turn(written.failed((1, 0), "long ago"), written.reset_subtask(1, -1))
-    log = store(servers, job_id, written.records)
+    log = KafkaLog.for_job(job_id, servers)
     process = subprocess.Popen(
         [sys.executable, str(ALERT), job_id, servers, "--checkpoint-seconds", "1.5"],
         stdout=subprocess.PIPE,
@@ -529,6 +529,9 @@ def test_the_alert_example_tells_what_is_wrong_with_a_job_while_it_runs(servers:
     deadline.start()
     try:
         assert process.stdout is not None
+        waits = f"waiting for job {job_id}: it has no log at {servers} yet\n"
+        assert process.stdout.readline() == waits, "it may be started before its job"
+        store(servers, job_id, written.records).close()
         assert process.stdout.readline() == f"watching {job_id}\n"
         for record in (
             written.of_checkpoint(Kind.CHECKPOINT_TRIGGERED, 1),

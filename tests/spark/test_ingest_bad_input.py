@@ -281,6 +281,10 @@ def test_a_job_that_failed_goes_on_once_its_cause_is_mended(streaming: IngestCas
     assert "the memory that Spark's settings leave to its workers" in message
     assert f"coordlog skip {streaming.job_id} --split {broken}" in message
     assert message.count("it broke") == 1, "each cause is told once"
+    shown = [line for line in run.lines if line.startswith("attempt ")]
+    (cause,) = [line for line in shown if "it broke" in line]
+    assert f"failed at split {broken}, and is replaced: it broke: " in cause
+    assert f"coordlog failures {streaming.job_id}" in cause
 
     whole = broken.read_bytes()
     broken.write_bytes(whole.replace(b"\n6650,", b"\n66\xff0,"))

@@ -117,6 +117,34 @@ def test_one_job_fails_is_stopped_twice_over_finishes_and_is_opened_again(
     opened_again(case)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.kill
+@pytest.mark.parametrize("whom", ["group", "each process"])
+def test_a_sigterm_to_the_whole_group_is_a_stop_in_order(case: IngestCase, whom: str) -> None:
+    """As `timeout` sends it; and as systemd does by default, to the JVM and the workers too."""
+    case.seconds_per_row = 0.02
+    case.write_transform()
+    run = case.start()
+    run.wait_for_line("a new job", LIMIT_S)
+    follower = case.follower()
+    follower.wait_for(kind_of(Kind.SPLIT_FINISHED), is_over=lambda: run.has_ended, limit_s=LIMIT_S)
+    if whom == "group":
+        os.killpg(run.pid, signal.SIGTERM)
+    else:
+        for pid in run.group():
+            os.kill(pid, signal.SIGTERM)
+
+    assert run.wait(LIMIT_S) == 143, run.lines
+    follower.catch_up()
+    assert "told to stop by SIGTERM" in {one.reason for one in follower.records if _is_stop(one)}
+    stopped = "stopped after checkpoint" if whom == "group" else "stopped"
+    assert any(line.startswith(stopped) for line in run.lines), run.lines
+    assert not any("error" in line for line in run.lines), run.lines
+    case.check_partial()
+    assert pids_with_tag(case.tag) == []
+
+
 def opened_again(case: IngestCase) -> None:
     """Two new files are read, and what was published stays as it is."""
     published = {path: path.stat().st_mtime_ns for path in case.output.glob("*.parquet")}

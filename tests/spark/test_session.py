@@ -107,6 +107,56 @@ def test_ctrl_c_reaches_python_alone_output_goes_to_the_file_and_the_end_leaves_
     assert "log4j" in (tmp_path / "logs" / "spark.log").read_text()
 
 
+QUERY: Final = """
+import sys
+from pathlib import Path
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration import FileSource, coordinated, query_session
+
+folder = Path(sys.argv[1])
+spark = query_session(2, settings={"spark.ui.port": "0"})
+for name in (
+    "spark.master", "spark.task.maxFailures", "spark.ui.enabled", "spark.sql.shuffle.partitions",
+    "spark.driver.extraJavaOptions",
+):
+    print(name, spark.sparkContext.getConf().get(name, "Spark's own"))
+print("ui", bool(spark.sparkContext.uiWebUrl))
+with coordinated(spark, "reads", FileSource(folder / "in"), log=MemoryLog("reads")) as reads:
+    frame = reads.read()
+    print("rows", len(frame.collect()))
+try:
+    frame.collect()  # planned before, so that its tasks are the first to ask
+except Exception as error:
+    print("error", " ".join(str(error).split()))
+"""
+
+
+def test_a_query_session_has_sparks_own_settings_and_a_used_up_dataframe_fails_soon(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("i\n1\n2\n", encoding="utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, "-c", QUERY, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280.0,  # four tries of a task, each of which looks for the service for 30 s
+        check=True,
+    )
+
+    said = {line.partition(" ")[0]: line.partition(" ")[2] for line in ran.stdout.splitlines()}
+    assert said["spark.master"] == "local[2,4]"
+    assert said["spark.task.maxFailures"] == "4"
+    assert said["spark.ui.enabled"] == "Spark's own"
+    assert said["spark.sql.shuffle.partitions"] in ("200", "Spark's own")
+    assert "TieredStopAtLevel" not in said["spark.driver.extraJavaOptions"]
+    assert said["ui"] == "True"
+    assert said["rows"] == "2"
+    assert "its service does not answer" in said["error"]
+    assert "make the DataFrame and run the query again" in said["error"]
+
+
 def test_plain_interrupts_puts_back_what_was_there() -> None:
     before = signal.getsignal(signal.SIGINT)
 

@@ -19,17 +19,18 @@ from coordlog.errors import (
     CommandError,
     FencedError,
     LogUnavailableError,
-    OutOfRangeError,
     RestoreError,
     SinkError,
 )
 from coordlog.kernel.building import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience
+from coordlog.log.copying import to_append
 from coordlog.log.exported import write_exported
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
-from coordlog.log.port import Log, StoredRecord, UnstoredRecord
+from coordlog.log.port import Log, StoredRecord
 from coordlog.log.protocol import Place as LogPlace
-from coordlog.own_reign import begin_reign, check_known_types, read_records
+from coordlog.own_reign import begin_reign, check_known_types, read_job, read_records
+from coordlog.own_snapshot import take_own_snapshot
 from coordlog.projections.audit import audit, audit_records
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import JobState
@@ -165,7 +166,7 @@ def test_a_driver_that_begins_where_a_pruned_history_is_about_to_be_cut_never_is
     found = [(one.offset, one.counts) for one in audit_records(target.records)]
     late = len(source.records) + 1
     assert found == [(n, n != late) for n in range(1, late + 2)]
-    with pytest.raises(OutOfRangeError):
+    with pytest.raises(FencedError, match=f"in force is epoch {done.epoch}"):
         start_driver(target, "later", place=NEW)
 
 
@@ -326,14 +327,7 @@ def test_a_damaged_history_another_jobs_and_an_empty_one_are_refused() -> None:
     damaged = MemoryLog("damaged")
     for one in source.records:
         changed = one.offset == 9
-        damaged.store(
-            UnstoredRecord(
-                key=b"elsewhere" if changed else one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
-            )
-        )
+        damaged.store(to_append(one)._replace(key=b"elsewhere" if changed else one.key or b""))
     with pytest.raises(RestoreError, match=r"first at offset 9: its key is b'elsewhere'"):
         checked(damaged, "job", open_payload=_no_store)
     damaged.remove_below(10)
@@ -384,7 +378,8 @@ def test_what_another_version_has_recorded_of_the_job_itself_is_refused_before_i
             is_batch=False,
             keeps_finished_splits=False,
         )
-        step = StepBuilder(config=config, state=state, now_us=state.timestamp_us)
+        now_us = state.timestamp_us
+        step = StepBuilder(config=config, state=state, now_us=now_us, clock_us=now_us)
         step.add(Kind.FACT, value=Up(n=1))
         return list(step.records)
 
@@ -460,8 +455,8 @@ def test_a_job_goes_on_from_its_exported_history_and_every_row_comes_out_once(
         driven.drive(copy)
 
     refused = run(here, "adopt", "driven", "--from", str(path))
-    assert refused.exit_code == Exit.USAGE
-    assert "cannot be asked from here" in refused.stderr
+    assert refused.exit_code == Exit.REFUSED
+    assert "it cannot be known from here whether its driver" in refused.stderr
     done = run(here, "adopt", "driven", "--from", str(path), "--take-over")
     assert done.exit_code == Exit.DONE, done.output
     assert f"it comes from cluster memory, topic {lost.identity.topic_id}, and goes" in done.stderr
@@ -522,16 +517,51 @@ def test_an_adoption_of_what_was_adopted_is_another_one_and_a_pruned_one_is_know
     assert adopt(middle, target, "job").is_before
 
 
+def test_a_copy_of_the_same_length_that_differs_in_one_record_is_another_copy() -> None:
+    source, target, other = worked().log, MemoryLog("target"), MemoryLog("other")
+    adopt(source, target, "job")
+    stood = target.records
+    for one in source.read(0, source.high_watermark()):
+        copied = to_append(one)
+        if one.offset == 9:
+            copied = copied._replace(timestamp_us=copied.timestamp_us + 1_000)
+        other.store(copied)
+
+    with pytest.raises(CommandError, match=r"from another copy .* differs from this one at 9"):
+        adopt(other, target, "job")
+    assert target.records == stood
+
+
+@pytest.mark.slow
+def test_an_adoption_is_known_again_after_its_record_was_pruned(tmp_path: Path) -> None:
+    driven, lost = DrivenJob(tmp_path, "driven", is_batch=False), MemoryLog("driven")
+    driven.drive(lost, kill_attempt_at=3, kill_driver_at=8, snapshot_every=40)
+    here = MemoryLog("here")
+    adopt(lost, here, "driven")
+    state = read_job(here, "driven", lambda _: None).state
+    take_own_snapshot(here, state, check=lambda _: None)
+    here.delete_below(here.high_watermark() - 1)
+    stood = here.records
+
+    again = adopt(lost, here, "driven")
+    assert (again.is_before, again.topic_id) == (True, lost.identity.topic_id)
+    assert here.records == stood
+    third = MemoryLog("third")
+    copy_history(lost, third, "driven")
+    begin_reign(
+        third,
+        read_records(third),
+        _nothing,
+        command="test",
+        attributes={"cluster_id": "c", "topic_id": "t"},
+    )
+    with pytest.raises(CommandError, match="something else at offset"):
+        adopt(third, here, "driven")
+
+
 def store_below(log: MemoryLog, source: MemoryLog, end: int) -> None:
     for one in source.read(0, end):
-        log.store(
-            UnstoredRecord(
-                key=one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
-            )
-        )
+        log.store(to_append(one))
 
 
 def _nothing(_state: JobState) -> list[Record]:

@@ -35,10 +35,14 @@ from coordlog.messages import (
     FinishSplit,
     InjectBarrier,
     SendEvent,
+    SkipSplit,
 )
 from coordlog.schemas.builtin import Committable, OperatorState
 from coordlog.schemas.source_events import NoMoreSplits
 from coordlog.subtask import (
+    Poll,
+    PollStatus,
+    SkippedSplit,
     Snapshot,
 )
 
@@ -303,6 +307,29 @@ def test_completions_and_aborts_are_told_to_the_links() -> None:
 
 
 # Ends of splits
+
+
+def test_the_end_of_a_split_has_left_the_process_before_the_next_one_is_read() -> None:
+    """Or a process that is killed in the next one leaves two splits that it may have read."""
+    world = World()
+    world.polls = [
+        split_end("a"),
+        Poll(
+            status=PollStatus.SPLIT_SKIPPED, skipped=SkippedSplit(split_id="b", rows=0, reason="x")
+        ),
+        Poll(status=PollStatus.BATCH, batch=batch(1)),
+    ]
+    left: list[int] = []
+    runner = opened(world, flush=lambda: left.append(len(world.sent)))
+
+    runner.step()
+    assert isinstance(world.sent[-1], FinishSplit)
+    assert left == [1]
+    runner.step()
+    assert isinstance(world.sent[-1], SkipSplit)
+    assert left == [1, len(world.sent)]
+    runner.step()
+    assert len(left) == 2, "a batch waits for nothing"
 
 
 @pytest.mark.clause("M2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 import pytest
 
@@ -14,18 +15,30 @@ from attempt_fakes import (
     World,
     added,
     answering_inbox,
+    batch,
     deliver,
     inbox_of,
     opened,
     polled,
     runner_of,
 )
+from coordlog.attempt import StepStatus
 from coordlog.errors import FencedAttemptError
-from coordlog.messages import Complete, DownMessage, Fail, Fenced, InjectBarrier, Refused, Register
+from coordlog.messages import (
+    AckCheckpoint,
+    Complete,
+    DownMessage,
+    Fail,
+    Fenced,
+    InjectBarrier,
+    Refused,
+    Register,
+    SendEvent,
+)
 from coordlog.schemas.builtin import OperatorState
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import NoMoreSplits
-from coordlog.subtask import OperatorContext
+from coordlog.subtask import OperatorContext, PollStatus
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, chain_of
 
@@ -231,3 +244,83 @@ def event_sourced(provider: NotingProvider) -> NotingProvider:
     """Made one that a resume can rebuild."""
     provider.projection = HANDLED
     return provider
+
+
+# --- a `finish` that waits ------------------------------------------------------------------------
+WAITING: Final = PollStatus.WAITING
+
+
+@pytest.mark.clause("M7")
+def test_a_finish_that_waits_is_called_again_when_an_event_has_come_and_only_then() -> None:
+    world = World(polls=[END], finishing={"sink": [WAITING, WAITING]})
+    runner = opened(world)
+
+    assert [runner.step().status for _ in range(3)] == [StepStatus.WAITING] * 3
+    assert world.calls == ["source.poll", "map.finish", "sink.finish"]
+    assert world.got(Complete) == []
+
+    runner.handle(deliver("sink", Note(text="not yet")))
+    assert runner.step().status is StepStatus.WAITING
+    runner.handle(deliver("sink", Note(text="now"), event_id=1))
+    assert runner.step().status is StepStatus.COMPLETED
+
+    assert world.calls[3:] == [
+        "sink.event(not yet)",
+        "sink.finish",
+        "sink.event(now)",
+        "sink.finish",
+        "map.final_snapshot",
+        "sink.final_snapshot",
+    ]
+    assert len(world.got(Complete)) == 1
+
+
+@pytest.mark.clause("M7")
+def test_rows_before_the_waiting_pass_on_and_those_behind_finish_after_it() -> None:
+    world = World(polls=[END], finishing={"map": [[batch(1), WAITING], [batch(2)]]})
+    runner = opened(world)
+
+    runner.step()
+    assert world.calls == ["source.poll", "map.finish", "sink.process([1])"]
+    runner.handle(deliver("source", Note(text="of any link")))
+    runner.step()
+
+    assert world.calls[4:7] == ["map.finish", "sink.process([2])", "sink.finish"]
+    assert len(world.got(Complete)) == 1
+
+
+@pytest.mark.clause("M7")
+def test_barriers_pass_an_attempt_whose_finish_waits() -> None:
+    world = World(polls=[END], finishing={"sink": [WAITING]})
+    runner = opened(world)
+    runner.step()
+
+    runner.handle(InjectBarrier(checkpoint_id=3))
+
+    assert runner.step().status is StepStatus.WAITING, "a barrier is no event"
+    (acked,) = world.got(AckCheckpoint)
+    assert isinstance(acked, AckCheckpoint)
+    assert acked.checkpoint_id == 3
+
+
+@pytest.mark.clause("M7")
+def test_a_finish_that_waits_runs_to_its_end_with_what_its_coordinator_says_last() -> None:
+    world = World(polls=[END], finishing={"sink": [WAITING]})
+    world.doing["sink.finish"] = lambda context: context.send_event(Note(text="all is read"))
+    coming = [deliver("sink", Note(text="keep it"))]
+
+    def say(_block: bool, _timeout: float | None) -> DownMessage | None:  # noqa: FBT001, a queue's
+        if world.got(SendEvent) and coming:
+            return coming.pop(0)
+        return RELEASED if world.got(Complete) else None
+
+    runner_of(world).run(ScriptedInbox(say))
+
+    assert world.calls[-5:] == [
+        "map.final_snapshot",
+        "sink.final_snapshot",
+        "source.close",
+        "map.close",
+        "sink.close",
+    ]
+    assert world.calls.index("sink.event(keep it)") < world.calls.index("map.final_snapshot")

@@ -13,9 +13,12 @@ import pytest
 
 from batch_cases import BatchCase
 from batch_fakes import ArrowFrame
-from coordlog.errors import OptionError, SinkError
+from coordlog.errors import OptionError, SinkError, UsageError
 from coordlog.log.memory import MemoryLog
+from coordlog.projections.audit import audit_records
+from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches.database import Connection, DatabaseTable
+from coordlog.spark_integration.batches.delta import DeltaTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.payloads import BatchPart
 from coordlog.spark_integration.batches.sinks import Batch
@@ -46,6 +49,7 @@ def rows_in(folder: Path) -> Counter[int]:
 
 
 FILE = "batch-q-1-00000-"
+TABLES = {"orders", "coordlog_batches", "coordlog_claims"}
 
 
 @pytest.mark.clause("H3")
@@ -121,7 +125,7 @@ def test_rows_are_moved_once_whatever_driver_stands_still_where(shop: Shop, plac
     assert shop.run("SELECT job, query, batch, sink, row_count FROM coordlog_batches") == [
         ("case", "q-1", 0, "sink", 5)
     ]
-    assert shop.tables() == {"orders", "coordlog_batches"}
+    assert shop.tables() == TABLES
 
 
 @pytest.mark.clause("H3")
@@ -162,11 +166,11 @@ def test_a_batch_whose_staging_failed_is_staged_again_by_the_same_driver(shop: S
     with pytest.raises(SinkError, match="rows cannot be staged"):
         sink.stage(failing, batch)
     part = sink.stage(frame_of([1, 2]), batch)
-    assert len(shop.tables()) == 2 + 2
+    assert len(shop.tables()) == len(TABLES) + 2
     assert sink.settle(part, batch).is_done
     assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
     sink.sweep(lambda: True)
-    assert shop.tables() == {"orders", "coordlog_batches"}, "what the failed one had made is gone"
+    assert shop.tables() == TABLES, "what the failed one had made is gone"
 
 
 def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(shop: Shop) -> None:
@@ -176,7 +180,7 @@ def test_a_column_that_the_table_has_not_is_refused_before_any_row_is_staged(sho
     frame = cast("Any", ArrowFrame([pa.table({"id": [1], "colour": ["red"]})]))
     with pytest.raises(SinkError, match=r"a staging table cannot be made: .*colour"):
         sink.stage(frame, batch)
-    assert shop.tables() == {"orders", "coordlog_batches"}
+    assert shop.tables() == TABLES
 
 
 def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> None:
@@ -188,10 +192,136 @@ def test_a_staging_table_that_somebody_has_changed_moves_nothing(shop: Shop) -> 
     with pytest.raises(SinkError, match="has 2 rows of the 3 that were staged"):
         sink.settle(part, batch)
     assert shop.run("SELECT count(*) FROM orders") == [(0,)]
-    shop.run(f"DROP TABLE {part.details['staging']}")
-    with pytest.raises(SinkError, match="a batch cannot be moved: OperationalError: no such table"):
-        sink.settle(part, batch)
     assert shop.run("SELECT count(*) FROM coordlog_batches") == [(0,)]
+
+
+def test_rows_of_a_staging_table_that_is_gone_are_staged_again_when_spark_gives_them(
+    shop: Shop,
+) -> None:
+    lost: list[str] = []
+
+    def at(place: str) -> None:
+        if place == "before part sink" and not lost:
+            (name,) = shop.tables() - TABLES
+            shop.run(f"DROP TABLE {name}")
+            lost.append(name)
+
+    case = BatchCase(shop.sink)
+    first = case.driver(at)
+    with pytest.raises(
+        UsageError, match=r"part \(the staging table \w+ is gone\).*gives the batch again"
+    ):
+        first(frame_of([0, 1], [2]), 0)
+    first.close()
+    second = case.driver()
+    second(frame_of([0, 1], [2]), 0)
+    second.close()
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(0,), (1,), (2,)]
+    assert shop.tables() == TABLES
+
+
+def doubled() -> Any:  # noqa: ANN401, it stands for a DataFrame
+    return frame_of([1, 2], [2])
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("id BIGINT PRIMARY KEY, name TEXT", "UNIQUE constraint failed"),
+        ("id BIGINT CHECK (id < 2), name TEXT", "CHECK constraint failed"),
+        ("id BIGINT, name TEXT, price BIGINT NOT NULL", "NOT NULL constraint failed"),
+    ],
+)
+def test_rows_that_the_table_refuses_fail_before_the_intent(
+    shop: Shop, column: str, reason: str
+) -> None:
+    shop.run("DROP TABLE orders")
+    shop.run(f"CREATE TABLE orders ({column})")
+    case = BatchCase(shop.sink)
+    refused = case.driver()
+    with pytest.raises(SinkError, match=rf"refused; nothing of it is committed.*{reason}"):
+        refused(doubled(), 0)
+    kinds = [record.kind for record in records_of(case.log)]
+    assert Kind.COMMIT_INTENT not in kinds
+    assert shop.tables() == TABLES, "its staging table is gone"
+    refused.close()
+    if "price" in column:
+        return  # the table has to be mended
+    mended = case.driver()
+    mended(frame_of([1]), 0)
+    mended.close()
+    assert shop.run("SELECT id FROM orders") == [(1,)]
+
+
+def test_a_batch_that_is_in_the_table_is_not_rehearsed_against_its_own_rows(shop: Shop) -> None:
+    """Its log is gone: Spark gives the last batch again, and its marker is there."""
+    shop.run("CREATE UNIQUE INDEX only_once ON orders (id)")
+    sink = shop.sink()
+    sink.prepare("case", cast("Any", None))
+    batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
+    for _ in range(2):
+        part = sink.stage(frame_of([1, 2]), batch)
+        assert sink.settle(part, batch).is_done
+    assert shop.run("SELECT id FROM orders ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.clause("H3")
+def test_an_intent_whose_rows_the_table_has_come_to_refuse_jams_no_job(shop: Shop) -> None:
+    """Another writer has put a row of the same key there since they were rehearsed."""
+    shop.run("CREATE UNIQUE INDEX only_once ON orders (id)")
+    seen: list[str] = []
+
+    def at(place: str) -> None:
+        seen.append(place)
+        if place == "before part sink" and seen.count(place) == 1:
+            shop.run("INSERT INTO orders (id, name) VALUES (2, 'of another writer')")
+
+    case = BatchCase(shop.sink)
+    first = case.driver(at)
+    with pytest.raises(UsageError, match=r"'sink' has not taken its part \(IntegrityError: UNIQUE"):
+        first(frame_of([1, 2]), 0)
+    first.close()
+    (outcome,) = [one for one in records_of(case.log) if one.kind is Kind.COMMIT_OUTCOME]
+    assert b"UNIQUE constraint failed" in (outcome.payload or b"")
+    mended = case.driver()
+    mended(frame_of([1]), 0)
+    mended.close()
+    assert shop.run("SELECT id, name FROM orders ORDER BY id") == [
+        (1, "n1"),
+        (2, "of another writer"),
+    ]
+    assert shop.tables() == TABLES, "no slower driver can move what was refused"
+
+
+def test_a_constraint_that_sqlite_checks_at_the_commit_jams_no_job(shop: Shop) -> None:
+    """No statement before the commit finds it, so that the rehearsal cannot."""
+    shop.run("DROP TABLE orders")
+    shop.run("CREATE TABLE customers (id BIGINT PRIMARY KEY)")
+    shop.run(
+        "CREATE TABLE orders (id BIGINT REFERENCES customers (id) DEFERRABLE INITIALLY DEFERRED, "
+        "name TEXT)"
+    )
+    shop.run("INSERT INTO customers VALUES (1)")
+
+    def connect() -> Connection:
+        connection = sqlite3.connect(shop.path)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return cast("Connection", connection)
+
+    case = BatchCase(lambda: DatabaseTable(connect, "orders", where="here"))
+    refused = case.driver()
+    with pytest.raises(UsageError, match=r"not taken its part \(IntegrityError: FOREIGN KEY"):
+        refused(frame_of([1, 2]), 0)
+    refused.close()
+    mended = case.driver()
+    mended(frame_of([1]), 0)
+    mended.close()
+    assert shop.run("SELECT id FROM orders") == [(1,)]
+
+
+def records_of(log: MemoryLog) -> list[Record]:
+    audited = audit_records(log.read(0, log.high_watermark()))
+    return [one.record for one in audited if one.counts and one.record is not None]
 
 
 class Committing(sqlite3.Connection):
@@ -229,6 +359,9 @@ class Server:
         self.told.append(statement)
         if self.refuses and statement.startswith(self.refuses):
             raise sqlite3.OperationalError("canceling statement due to lock timeout")
+
+    def fetchall(self) -> list[tuple[str]]:
+        return [("coordlog_staging_1_2",)]
 
     def commit(self) -> None:
         self.told.append("COMMIT")
@@ -298,6 +431,7 @@ def test_only_what_was_listed_is_swept_and_only_by_the_driver_in_force(shop: Sho
     sink.prepare("case", cast("Any", None))
     batch = Batch(job_id="case", driver_id="d", key=BatchKey(query_id="q", batch_id=0), sink="sink")
     staging = sink.stage(frame_of([1]), batch).details["staging"]
+    assert len(staging) == 17 + 20 + 1 + 20, "both digests whole, and within PostgreSQL's 63"
     sink.sweep(lambda: False)
     assert staging in shop.tables()
     other = DatabaseTable.sqlite(shop.path, "orders")
@@ -322,3 +456,16 @@ def test_a_destination_shows_no_password() -> None:
     with pytest.raises(OptionError, match="table"):
         DatabaseTable.sqlite("shop.db", " ")
     assert DatabaseTable.sqlite("/x/shop.db", "orders").destination == "/x/shop.db orders"
+
+
+def test_a_delta_table_at_a_relative_path_is_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQL would look for it in a database, or in another folder than the writer."""
+    monkeypatch.chdir(tmp_path)
+    table = DeltaTable("out/orders")
+    monkeypatch.chdir("/")
+    assert table.destination == f"delta {tmp_path}/out/orders"
+    for url in ("s3a://bucket/orders", "file:/data/orders", "hdfs://name:8020/orders"):
+        assert DeltaTable(url).destination == f"delta {url}"
+    assert DeltaTable("~/orders").destination == f"delta {Path.home()}/orders"

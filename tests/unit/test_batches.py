@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from batch_fakes import FakeFrame, MemoryTable, Stop
+from batch_fakes import FakeFrame, FakeSpark, MemoryTable, Stop
 from coordlog.errors import (
     CoordlogError,
     DriverAliveError,
@@ -23,8 +23,15 @@ from coordlog.errors import (
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.batches import exactly_once as exactly_once_module
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once
-from coordlog.spark_integration.batches.payloads import BatchPart
+from coordlog.spark_integration.batches.ledger import BATCHES
+from coordlog.spark_integration.batches.payloads import (
+    BatchPart,
+    BatchStanding,
+    CommitBatch,
+    PartOutcome,
+)
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.files.payloads import StagedFile
@@ -278,6 +285,109 @@ def test_several_sinks_get_their_parts_and_only_what_is_missing_is_done_again(
     }
     intents = [one for one in drivers.records() if one.kind is Kind.COMMIT_INTENT]
     assert len(intents) == 2, "the second one is of what the sink with one step did not have"
+
+
+def test_a_batch_that_spark_has_planned_anew_with_more_rows_is_refused_by_name(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file in the checkpoint was lost: by its number alone it would be skipped, with rows that nothing has."""
+    ranges = ["upto-2"]
+    monkeypatch.setattr(exactly_once_module, "ranges_of", lambda _frame, _key: ranges[0])
+    table = MemoryTable()
+    first = drivers.make(table)
+    write(first)
+    write(first)
+    first.close()
+    ranges[0] = "upto-3"
+    second = drivers.make(table)
+    with pytest.raises(UsageError, match=r"batch 0 of query q-1 is committed with other rows"):
+        write(second, rows=["a", "b", "c"])
+    write(second, 1, rows=["c"])
+    assert table.rows == ["a", "b", "c"]
+
+
+def test_a_sink_that_is_taken_out_while_its_part_is_open_is_named(drivers: Drivers) -> None:
+    class WithoutRows(MemoryTable):
+        def settle(self, part: BatchPart, batch: Batch, *, at: At = nowhere) -> PartOutcome:
+            return PartOutcome(sink=part.sink, is_done=False, rows=-1, details={})
+
+    files = MemoryTable()
+
+    def both(frame: Any, _batch_id: int) -> object:  # noqa: ANN401, a FakeFrame
+        return {"delta": frame, "files": frame}
+
+    first = drivers.make({"files": files, "delta": WithoutRows()}, function=both)
+    with pytest.raises(UsageError, match="sink 'delta' has not taken its part"):
+        write(first)
+    first.close()
+    second = drivers.make({"files": files}, function=lambda frame, _batch_id: {"files": frame})
+    with pytest.raises(UsageError, match=r"has a part for sink 'delta'.*start it with this sink"):
+        write(second)
+    second.close()
+    write(drivers.make({"files": files, "delta": MemoryTable()}, function=both))
+    assert files.rows == BATCH
+
+
+def test_an_open_batch_that_is_given_again_gets_no_second_intent(drivers: Drivers) -> None:
+    stop = Stop("before part sink")
+    drivers.stops.append(stop)
+    sinks = cast("Any", {"sink": MemoryTable()})
+    with BatchService(job="orders", log=drivers.log, sinks=sinks, at=stop) as service:
+        service.start(cast("Any", FakeSpark("q-1", 0)))
+        part = BatchPart(sink="sink", rows=0, files=[], details={"staged": "nothing"})
+        request = CommitBatch(
+            query_id="q-1",
+            batch_id=0,
+            is_write=False,
+            instead_of="",
+            driver_id=service.driver_id,
+            parts=[part],
+        )
+        driver = service._driver  # pyright: ignore[reportPrivateUsage]
+        assert driver is not None
+        driver.request(BATCHES, request)
+        assert stop.reached.wait(WAIT_S)
+        answer = driver.request(BATCHES, request)
+        stop.gone_on.set()
+    assert isinstance(answer.response, BatchStanding)
+    assert answer.response.is_open
+    assert drivers.kinds().count(Kind.COMMIT_INTENT) == 1
+
+
+class _OrderedService(BatchService):
+    """Lets its sink settle what is left only once it waits for that."""
+
+    def __init__(self, waits: threading.Event, **options: Any) -> None:  # noqa: ANN401, as BatchService
+        super().__init__(**options)
+        self._waits = waits
+
+    def _settle_left(self) -> None:
+        self._waits.set()
+        super()._settle_left()
+
+
+def test_what_an_open_intent_needs_is_settled_before_anything_is_swept(drivers: Drivers) -> None:
+    table, waits = MemoryTable(), threading.Event()
+    stop, _ = drivers.stand_still(table.of_driver(), "before part sink")
+    assert len(table.staged) == 1
+
+    def at(place: str) -> None:
+        if place == "before part sink":
+            assert waits.wait(WAIT_S), "the start waits for what is left"
+
+    service = _OrderedService(
+        waits,
+        job="orders",
+        log=drivers.log,
+        sinks=cast("Any", {"sink": table}),
+        take_over=True,
+        at=at,
+    )
+    with service:
+        service.start(cast("Any", FakeSpark("q-1", 0)))
+        assert table.rows == BATCH
+        assert table.staged == {}
+    stop.gone_on.set()
 
 
 def suppressed(driver: ExactlyOnce) -> None:

@@ -1,4 +1,4 @@
-"""A driver's certificate: made anew, kept beside the token, trusted alone, without its key."""
+"""A driver's certificate: made anew, trusted alone, without its key."""
 
 from __future__ import annotations
 
@@ -14,22 +14,10 @@ from coordlog.errors import OptionError
 from coordlog.spark_integration.certificate import (
     CERTIFICATE_VARIABLE,
     Certificate,
-    find_certificate,
-    forget_certificate,
+    certificate_of_environment,
     is_encrypted,
     new_certificate,
-    write_certificate,
 )
-from coordlog.spark_integration.token import job_folder
-
-HERE, ELSEWHERE = "wss://127.0.0.1:1", "wss://127.0.0.1:2"
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(CERTIFICATE_VARIABLE, raising=False)
-    return tmp_path / "home"
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
@@ -89,35 +77,20 @@ def test_what_travels_has_no_key_and_no_file_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_written_is_found_by_its_endpoint_until_it_is_forgotten(home: Path) -> None:
-    older, newer = Certificate("older\n"), Certificate("newer\n")
-    assert find_certificate("ingest", endpoint=HERE) is None
-
-    write_certificate("ingest", older, endpoint=ELSEWHERE)
-    path = write_certificate("ingest", newer, endpoint=HERE)
-
-    assert path == job_folder("ingest") / "certificate"
-    assert find_certificate("ingest", endpoint=ELSEWHERE) == older
-    assert find_certificate("ingest", endpoint=HERE) == newer
-    forget_certificate("ingest", ELSEWHERE)
-    assert find_certificate("ingest", endpoint=ELSEWHERE) == newer
-    assert find_certificate("other", endpoint=HERE) is None
-    assert [one.stat().st_mode & 0o077 for one in job_folder("ingest").iterdir()] == [0, 0]
-
-
-def test_the_file_that_the_variable_names_goes_before(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_variable_names_a_file_or_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_certificate("ingest", Certificate("of the folder\n"), endpoint=HERE)
+    monkeypatch.delenv(CERTIFICATE_VARIABLE, raising=False)
+    assert certificate_of_environment() is None
+
     given = tmp_path / "driver.pem"
     given.write_text("given\n", "ascii")
     monkeypatch.setenv(CERTIFICATE_VARIABLE, str(given))
-
-    assert find_certificate("ingest", endpoint=HERE) == Certificate("given\n")
+    assert certificate_of_environment() == Certificate("given\n")
 
     given.unlink()
     with pytest.raises(OptionError, match=rf"{CERTIFICATE_VARIABLE} is .*driver\.pem"):
-        find_certificate("ingest", endpoint=HERE)
+        certificate_of_environment()
 
 
 def test_what_is_no_certificate_is_refused() -> None:
@@ -126,6 +99,6 @@ def test_what_is_no_certificate_is_refused() -> None:
 
 
 def test_an_address_says_whether_it_is_encrypted() -> None:
-    assert is_encrypted(HERE)
+    assert is_encrypted("wss://127.0.0.1:1")
     assert not is_encrypted("ws://127.0.0.1:1")
     assert not is_encrypted("")

@@ -90,7 +90,7 @@ def test_the_list_says_what_has_been_committed_and_where() -> None:
 def test_one_checkpoint_is_shown_with_version_sizes_and_each_operators_state() -> None:
     out = shown(checkpointed(2).log, "--show", "1")
 
-    assert "metadata version 2, " in out
+    assert "metadata version 3, " in out
     assert "parallelism 2" in out
     assert "events in flight: 1" in out
     (row,) = [line.split() for line in out.splitlines() if line.startswith("source")]
@@ -145,13 +145,13 @@ def test_a_checkpoint_whose_record_was_pruned_is_listed_and_shown_from_the_state
 
     after = {one["checkpoint_id"]: one for one in _rows(log)}
     assert {n for n, one in before.items() if one["why_not"] is None} == set(after)
-    of_the_record = {"offset", "epoch", "completed", "triggered", "log_start"}
+    of_the_record = {"offset", "epoch", "completed_at", "triggered_at", "log_start"}
     assert all(after[2][one] == before[2][one] for one in set(before[2]) - of_the_record)
     assert all(after[2][one] is None for one in of_the_record - {"log_start"})
     assert (after[2]["offset"], after[2]["kept_as"]) == (None, ["before-upgrade"])
     assert before[2]["offset"] < start
     assert after[8]["offset"] == before[8]["offset"]
-    assert after[8]["completed"] == before[8]["completed"]
+    assert after[8]["completed_at"] == before[8]["completed_at"]
     table = shown(log)
     (line,) = [one for one in table.splitlines() if "before-upgrade" in one]
     assert line.split()[:3] == ["2", "before", str(start)]
@@ -185,7 +185,7 @@ def golden(version: int) -> dict[str, Any]:
 
 
 @pytest.mark.clause("E9")
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_metadata_of_each_released_version_is_read(version: int) -> None:
     kept = golden(version)
     read = read_metadata(kept["payload_type"], bytes.fromhex(kept["payload"]))
@@ -203,8 +203,11 @@ def test_metadata_of_each_released_version_is_read(version: int) -> None:
     assert value.subtasks[0].states[0].state == b"position 12"
     assert value.finished[0].subtask == 1
     told = [(one.operator_id, one.sequence, one.state) for one in value.coordinators]
-    assert told == ([("sink", 201, b""), ("source", 202, None)] if version == 2 else [])
-    assert value.in_flight_events == ([205] if version == 2 else [])
+    assert told == ([("sink", 201, b""), ("source", 202, None)] if version > 1 else [])
+    assert value.in_flight_events == ([205] if version > 1 else [])
+    schemas = [(one.payload_type, one.fingerprint) for one in value.schemas]
+    assert schemas == ([("coordlog.add_splits@1", "d4cd11dce5542ad1")] if version == 3 else [])
+    assert value.state_sha256 == (bytes(range(32)) if version == 3 else bytes(32))
 
 
 class OfVersion1(MemoryLog):
@@ -271,7 +274,7 @@ def test_a_history_with_metadata_of_version_1_is_verified_shown_and_gone_on_with
     for one in attempts:
         one.ack_checkpoint(number)
     assert again.history(Kind.CHECKPOINT_COMPLETED)[-1].payload_type == (
-        "coordlog.checkpoint_metadata@2"
+        "coordlog.checkpoint_metadata@3"
     )
 
 
@@ -279,9 +282,9 @@ def test_a_history_with_metadata_of_version_1_is_verified_shown_and_gone_on_with
 def test_metadata_of_an_unknown_version_is_refused_by_number_before_anything_is_appended() -> None:
     job = checkpointed(2)
     job.crash()
-    log = OfVersion1(job.log, 3)
+    log = OfVersion1(job.log, 4)
     before = log.high_watermark()
-    said = "its metadata is of version 3, and this release of coordlog reads 1, 2"
+    said = "its metadata is of version 4, and this release of coordlog reads 1, 2, 3"
 
     result = checkpoint_command(log, "--show", "2")
     assert result.exit_code == Exit.FAILED
@@ -291,7 +294,7 @@ def test_metadata_of_an_unknown_version_is_refused_by_number_before_anything_is_
     assert log.high_watermark() == before
 
     key = payload_type_of(CheckpointMetadata)
-    stray = key.decode(bytes.fromhex(golden(2)["payload"]))
+    stray = key.decode(bytes.fromhex(golden(3)["payload"]))
     assert isinstance(stray, CheckpointMetadata)
     with pytest.raises(ValueError, match="of version 9"):
         read_metadata(key.key, key.encode(replace(stray, metadata_version=9)))

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from coordlog.kernel.building import KernelConfig
 from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
-from coordlog.projections.state import Phase
+from coordlog.projections.checkpoint_records import late_attempts
+from coordlog.projections.state import (
+    DownEvent,
+    GatewayState,
+    JobState,
+    PendingCheckpoint,
+    Phase,
+)
 from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.evolving import evolve
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import (
@@ -403,3 +413,68 @@ def test_a_last_checkpoint_is_not_followed_by_others_while_no_coordinator_cuts_i
     job.register(0).complete()
 
     assert len(job.history(Kind.CHECKPOINT_TRIGGERED)) == 1
+
+
+@pytest.mark.clause("F9")
+def test_an_attempt_that_acks_the_checkpoint_it_was_restored_from_is_refused() -> None:
+    job = HandDrivenJob(chain_of(NotingProvider()))
+    (attempt,) = job.register_all()
+    restored = job.trigger()
+    assert restored is not None
+    attempt.ack_checkpoint(restored)
+    attempt.lose()
+    again = job.register(0)
+    assert again.accepted.restored_checkpoint == restored
+
+    again.ack_checkpoint(restored, committables=[("source", b"rows of before")])
+
+    assert len(job.history(Kind.CHECKPOINT_ACKED)) == 1
+    refused = job.history(Kind.FACT)[-1]
+    assert refused.reason == (
+        "checkpoint 1 is not above 1, the last that it passed, and below 2, the next to be triggered"
+    )
+    held = job.runtime.state.attempt(0, 1)
+    assert held is not None
+    assert held.handed_over == ()
+
+
+@pytest.mark.clause("F12")
+def test_the_late_attempts_of_a_checkpoint_are_found_by_one_look_at_what_it_waits_for() -> None:
+    """Each gateway is asked for its own un-acked events; a look at all that waits for each would cost their product."""
+
+    class Waiting(dict[int, None]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Waiting.looks += 1
+            return super().__iter__()
+
+    gateways = {
+        ("source", n): GatewayState(attempt_number=0, unacked=Map({n: event_down(n)}))
+        for n in range(8)
+    }
+    pending = PendingCheckpoint(
+        checkpoint_id=1,
+        triggered_sequence=0,
+        triggered_us=0,
+        attempts=Map(dict.fromkeys(range(8), 0)),
+        finished=(),
+    )
+    waiting = Waiting(dict.fromkeys((2, 5)))
+    pending = evolve(pending, waiting=waiting)
+
+    assert late_attempts(JobState(gateways=Map(gateways)), pending) == [(2, 0), (5, 0)]
+    assert Waiting.looks <= 1
+
+
+def event_down(n: int) -> DownEvent:
+    return DownEvent(
+        sequence=n,
+        operator_id="source",
+        subtask=n,
+        attempt_number=0,
+        event_id=n,
+        payload_type="test.down@1",
+        payload=b"",
+        is_loss_tolerant=False,
+    )

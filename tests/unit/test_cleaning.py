@@ -8,8 +8,9 @@ from collections.abc import Set as AbstractSet
 import pytest
 
 from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
-from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of
+from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, Up, chain_of
 
 
 class StagingSink(FakeSink):
@@ -126,3 +127,19 @@ def test_a_sink_that_cannot_clean_disturbs_nobody(caplog: pytest.LogCaptureFixtu
     assert "cleaning after attempt 0/0: scripted" in caplog.text
     assert job.register(0).accepted.attempt_number == 1
     assert isinstance(provider.newest, Noting)
+
+
+@pytest.mark.clause("I4")
+def test_late_messages_of_an_attempt_that_is_over_clean_after_it_once_more_and_no_further() -> None:
+    """It may have staged something before it heard of its end; each message after that would list the destination."""
+    sink = StagingSink()
+    provider = NotingProvider(sink=sink)
+    job, first, _ = started(provider)
+    job.register(0)
+    assert [one[:3] for one in sink.cleaned] == [("driver-0", 0, 0)]
+    for n in range(20):
+        first.send("source", Up(n=n))
+
+    assert [one[:3] for one in sink.cleaned] == [("driver-0", 0, 0)] * 2
+    refused = [one for one in job.history(Kind.FACT) if one.subtask == 0]
+    assert len(refused) == 20

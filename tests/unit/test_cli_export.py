@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from coordlog.cli.exits import Exit
 from coordlog.cli.export import export
 from coordlog.cli.logs import Logs, no_such_job
 from coordlog.cli.main import main
+from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.testing import History
 from hand_history import batch_history
@@ -79,15 +82,6 @@ def test_a_job_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    logs = _OneLog()
-
-    done = _run(logs, logs.name, str(tmp_path / "gone" / "out.avro"))
-
-    assert done.exit_code == 1
-    assert "No such file or directory" in done.output
-
-
 def test_an_export_that_is_cut_off_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,3 +101,35 @@ def _broken(start: int, end: int) -> object:
 def test_it_is_a_command_with_help() -> None:
     assert isinstance(export, click.Command)
     assert "--force" in CliRunner().invoke(main, ["export", "--help"]).output
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """`--force` at /dev/null, by root, took the device away from the machine."""
+    logs = _OneLog()
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+
+    for path in (pipe, link):
+        refused = _run(logs, logs.name, str(path), *options)
+
+        assert refused.exit_code == Exit.USAGE
+        assert "no device, pipe or folder is replaced" in refused.stderr
+        assert "--force" not in refused.stderr
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    logs = _OneLog()
+
+    refused = _run(logs, logs.name, str(tmp_path / "none" / "out.avro"))
+
+    assert refused.exit_code == Exit.USAGE
+    assert f"in a folder that is there: {tmp_path / 'none'} is none" in refused.stderr
+
+
+def test_an_id_that_no_job_can_have_is_wrong_usage() -> None:
+    with pytest.raises(OptionError, match="job_id is 'A b'"):
+        raise no_such_job("A b", "memory", ())

@@ -188,11 +188,11 @@ def test_attempts_are_a_table_and_a_sum() -> None:
     )
 
 
-def test_attempts_as_json_name_their_times_in_words() -> None:
+def test_attempts_as_json_have_times_in_iso_8601() -> None:
     first = objects("attempts", "nightly")[0]
 
-    assert first["started"] == "2023-11-14T22:13:20.003000Z"
-    assert first["end"] == "failed"
+    assert first["started_at"] == "2023-11-14T22:13:20.003000Z"
+    assert first["status"] == "failed"
     assert first["resets"] == [-1]
 
 
@@ -219,7 +219,7 @@ def test_checkpoints_say_what_became_of_them() -> None:
 
 
 def test_jobs_are_listed_one_a_line() -> None:
-    assert lines("jobs") == ["ingest", "nightly"]
+    assert lines("jobs", "--names") == ["ingest", "nightly"]
 
 
 def test_a_job_that_does_not_exist_is_named_with_those_that_do() -> None:
@@ -273,8 +273,8 @@ def test_delete_asks_again_whether_a_driver_lives_once_it_has_its_answer(
     monkeypatch.setattr(click, "confirm", answered)
     late = run("delete", "nightly", logs=logs)
 
-    assert late.exit_code == 2
-    assert "its driver at ws://127.0.0.1:1 lives cannot be asked from here" in late.stderr
+    assert late.exit_code == 3
+    assert "(driver-0, epoch 1, at ws://127.0.0.1:1) lives: nothing answers there" in late.stderr
     assert logs.jobs() == ("nightly",)
 
 
@@ -324,14 +324,38 @@ def test_delete_refuses_where_nobody_can_tell_whether_a_driver_lives(
     logs = FakeLogs(made)
 
     blind = run("delete", "nightly", "--yes", logs=logs)
-    assert blind.exit_code == 2
-    assert "its driver at ws://127.0.0.1:1 lives cannot be asked from here" in blind.stderr
+    assert blind.exit_code == 3
+    assert "epoch 0, at ws://127.0.0.1:1) lives: nothing answers there" in blind.stderr
     logs.logs["nightly"].remove_below(1)
     logs.logs["nightly"].store(unstored(made.record(Kind.COORDINATORS_STARTED)))
     lost = run("delete", "nightly", "--yes", logs=logs)
     assert lost.exit_code == 2
     assert "cannot be told: record at offset 1: the log begins here" in lost.stderr
     assert run("delete", "nightly", "--yes", "--take-over", logs=logs).exit_code == 0
+    assert logs.jobs() == ()
+
+
+@pytest.mark.parametrize("is_topics_copy", [False, True], ids=["another job's", "another topic's"])
+def test_delete_of_a_copy_asks_no_driver_of_the_log_that_it_is_a_copy_of(
+    is_topics_copy: bool,  # noqa: FBT001, a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fork that was cut off holds the other job's history alone: no driver drives that log."""
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path))
+    made = HandHistory("nightly" if is_topics_copy else "other")
+    began = replace(made.record(Kind.EPOCH_STARTED), epoch=0, sequence=None)
+    made.epoch_number = 0
+    attributes = {"endpoint": "ws://127.0.0.1:1"}
+    if is_topics_copy:
+        attributes |= {"cluster_id": "the old cluster", "topic_id": "its topic"}
+    made.records.append(unstored(replace(began, attributes=attributes)))
+    made.job_id = "nightly"
+    logs = FakeLogs(made)
+
+    result = run("delete", "nightly", "--yes", logs=logs)
+
+    assert result.exit_code == 0, result.output
     assert logs.jobs() == ()
 
 

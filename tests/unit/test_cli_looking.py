@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import AuditRecord, audit, audit_records
 from coordlog.schemas.builtin import SnapshotWanted
 from coordlog.schemas.record import Kind
@@ -149,12 +149,7 @@ def test_a_sound_log_verifies_and_a_damaged_one_does_not(log: MemoryLog) -> None
     place = records(log, Kind.SPLIT_FINISHED)[0].offset
     for one in log.read(0, log.high_watermark()):
         damaged.store(
-            UnstoredRecord(
-                key=b"elsewhere" if one.offset == place else one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
-            )
+            to_append(one)._replace(key=b"elsewhere" if one.offset == place else one.key or b"")
         )
 
     result = run(damaged, "verify")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import shutil
@@ -11,9 +12,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from rich.console import Console
+from rich.text import Text
 
+from coordlog.cli.console import crop
 from coordlog.cli.main import main
+from coordlog.errors import SourceError
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
@@ -98,3 +103,66 @@ def test_the_other_shells_have_a_script_too(shell: str, says: str) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(says)
     assert "_COORDLOG_COMPLETE" in done.stdout
+
+
+def test_a_command_that_is_mistyped_is_told_which_one_may_be_meant() -> None:
+    mistyped = CliRunner().invoke(main, ["ingst", "in", "out"])
+    assert (mistyped.exit_code, mistyped.stdout) == (2, "")
+    assert "No such command 'ingst'. Did you mean 'ingest'?" in mistyped.stderr
+    unlike = CliRunner().invoke(main, ["xyz"])
+    assert "No such command 'xyz'.\n" in unlike.stderr
+
+
+def test_errors_name_options_as_the_command_does(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text('a,b\n1,"2\n', encoding="utf-8")
+
+    def ingest(*options: str) -> Result:
+        return CliRunner().invoke(
+            main,
+            [
+                "ingest",
+                str(source),
+                str(tmp_path / "out"),
+                "--bootstrap-servers",
+                "127.0.0.1:1",
+                *options,
+            ],
+        )
+
+    wrong = ingest("--batch-rows", "0", "--delimiter", "ab", "--schema", "id number")
+    assert wrong.exit_code == 2
+    assert "--schema is 'id number'; it must be a pyarrow schema" in wrong.stderr
+    wrong = ingest("--batch-rows", "0", "--delimiter", "ab")
+    assert "--batch-rows is 0; it must be at least 1" in wrong.stderr
+    assert "--delimiter is 'ab'; it must be one ASCII character" in wrong.stderr
+    assert (
+        "--quote is given; it is for --format csv"
+        in ingest("--quote", "'", "--format", "jsonl").stderr
+    )
+
+
+def test_hints_of_the_library_become_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(_options: object) -> int:
+        raise SourceError(
+            "a.csv", "it has 3 fields", "see `delimiter=`, `null_values=` and `other=`"
+        )
+
+    monkeypatch.setattr("coordlog.cli.ingest_run.run_ingest", fail)
+    failed = CliRunner().invoke(main, ["ingest", "a.csv", str(tmp_path / "out")])
+    assert failed.exit_code == 1
+    assert "see `--delimiter`, `--null-value` and `other=`" in failed.stderr
+
+
+@pytest.mark.parametrize(("width", "cells"), [(80, 120), (119, 120), (120, 120), (200, 200)])
+def test_a_line_of_a_history_is_bounded_on_any_terminal(width: int, cells: int) -> None:
+    out = io.StringIO()
+    crop(Console(file=out, force_terminal=True, width=width, color_system=None), Text("x" * 845))
+    assert len(out.getvalue().strip()) == cells
+    assert out.getvalue().strip().endswith("…")
+
+    plain = io.StringIO()
+    crop(Console(file=plain, width=width), Text("x" * 845))
+    assert plain.getvalue().strip() == "x" * 845

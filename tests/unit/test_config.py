@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from coordlog.cli.config_names import SETTINGS, CommandPath, key_of, long_name, variable_of
 from coordlog.cli.main import main
+from coordlog.limits import CONFIG_BYTES_MAX
 from coordlog.log.kafka import Security
 from coordlog.secret_fields import KEY_VARIABLE
 from coordlog.spark_integration.certificate import CERTIFICATE_VARIABLE
@@ -418,6 +421,8 @@ def test_a_secret_is_never_shown() -> None:
     assert listed["", "token"] == ("(hidden)", "the variable COORDLOG_TOKEN")
     assert listed["", "kafka-sasl-password"][0] == "(hidden)"
     assert listed["ingest", "master"][0] == "spark://(hidden)@host:7077"
+    write('payload-store = "s3://ann:s3/cret@bucket/x"\n')
+    assert settings()["ingest", "payload-store"][0] == "s3://(hidden)@bucket/x"
     assert refused('kafka-sasl-password = ["s3cret"]') == [
         "kafka-sasl-password is (hidden); it must be a string"
     ]
@@ -465,3 +470,49 @@ def test_a_file_in_the_working_folder_that_others_may_have_put_there_is_not_trus
         ),
     )
     assert run("--config", "coordlog.toml", "jobs").exit_code == 0
+
+
+_SWAPS: list[Callable[[str], None]] = []
+"""Called with the name of each file right before it is opened; empty but in one test: a hook cannot be removed."""
+sys.addaudithook(
+    lambda event, opened: [swap(str(opened[0])) for swap in _SWAPS] if event == "open" else None
+)
+
+
+def test_the_file_that_is_judged_is_the_file_that_is_read(
+    given: dict[CommandPath, dict[str, object]],
+) -> None:
+    """A stranger in a shared folder may put another file under the name at any moment."""
+    own = write("parallelism = 2\n", Path("own.toml"))
+    stranger = write('[ingest]\ntransform = "evil.py:f"\n', Path("evil.toml"))
+    stranger.chmod(0o666)
+    name = Path("coordlog.toml").absolute()
+    name.symlink_to(own)
+
+    def swap(opened: str) -> None:
+        if opened == str(name):
+            name.unlink()
+            name.symlink_to(stranger)
+
+    _SWAPS.append(swap)
+    try:
+        done = run("jobs")
+    finally:
+        _SWAPS.remove(swap)
+
+    assert name.readlink() == stranger
+    assert done.exit_code == 2
+    assert "everybody may write to it" in done.stderr
+
+
+def test_a_file_is_read_up_to_a_limit(given: dict[CommandPath, dict[str, object]]) -> None:
+    write(f"parallelism = 2 #{'x' * CONFIG_BYTES_MAX}\n")
+    done = run("jobs")
+
+    assert done.exit_code == 2
+    assert "it has more than 1,048,576 bytes, the most that is read" in done.stderr
+
+
+def test_what_is_no_plain_file_is_passed_over(given: dict[CommandPath, dict[str, object]]) -> None:
+    os.mkfifo("coordlog.toml")
+    assert run("jobs").exit_code == 0

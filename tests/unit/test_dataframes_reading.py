@@ -10,11 +10,17 @@ from typing import Any, Self, cast
 import pyarrow as pa
 import pytest
 
-from coordlog.errors import SourceError
+from coordlog.errors import (
+    RequestRefusedError,
+    RequestUnansweredError,
+    SourceError,
+    SourceUnavailableError,
+)
 from coordlog.schemas.payload import Payload
-from coordlog.schemas.reads import NextSplits, ReadFailed, ReadFailureNoted, SplitsGiven
+from coordlog.schemas.reads import EndQuery, NextSplits, ReadFailed, ReadFailureNoted, SplitsGiven
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.dataframes import reading
+from coordlog.spark_integration.dataframes.query_end import is_same_again
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
 from coordlog.spark_integration.dataframes.ticket import Ticket
 from coordlog.subtask import FinishedSplit, Poll, PollStatus
@@ -29,6 +35,7 @@ class Service:
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = answers
         self.notes: list[str] = []
+        self.ended: list[EndQuery] = []
         self.told: list[str] = []
         """The splits that were said to be finished."""
         self.asks = threading.Semaphore(0)
@@ -40,6 +47,9 @@ class Service:
         """A `ServiceClient`'s."""
         if isinstance(request, ReadFailed):
             self.notes.append(f"failed {request.split_id}")
+            return ReadFailureNoted()
+        if isinstance(request, EndQuery):
+            self.ended.append(request)
             return ReadFailureNoted()
         assert isinstance(request, NextSplits)
         self.told += [one.split_id for one in request.finished]
@@ -110,6 +120,7 @@ class Reader:
 @pytest.fixture(autouse=True)
 def task(monkeypatch: pytest.MonkeyPatch) -> None:
     one = SimpleNamespace(task_attempt_id=7, attempt_number=0, stage_id=1)
+    monkeypatch.setattr(reading, "CANCEL_WAIT_S", 0.0)
     monkeypatch.setattr(reading, "_Task", SimpleNamespace(of_spark=lambda: one))
     monkeypatch.setattr(reading, "ServiceClient", lambda ticket: ticket.create_reader.__self__)
 
@@ -155,6 +166,42 @@ def test_a_failure_is_told_once_no_question_is_open() -> None:
 
     assert service.notes[-2:] == ["failed bad", "closed"]
     assert set(service.notes) == {"ask 0", "ask 2", "a", "failed bad", "closed"}
+
+
+def test_a_failure_of_the_content_ends_the_query_by_its_stage() -> None:
+    service = Service(["bad"])
+
+    with pytest.raises(SourceError, match="cut short"):
+        rows(service)
+
+    (ended,) = service.ended
+    assert ended.stage_id == 1
+    assert "it is cut short" in ended.reason
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (SourceError("f", "row 3", "mend it"), True),
+        (caused(SourceError("f", "row 3", "mend it"), ValueError("x")), True),
+        (caused(SourceError("f", "gone", "put it back"), FileNotFoundError(2, "x")), True),
+        (caused(SourceError("f", "cut", "mend it"), OSError("a codec's, without a number")), True),
+        (RequestRefusedError("the read is over"), True),
+        (caused(SourceError("f", "no answer", "wait"), ConnectionResetError(104, "x")), False),
+        (caused(SourceError("f", "no answer", "wait"), TimeoutError(110, "x")), False),
+        (SourceUnavailableError("f", "no answer", "wait"), False),
+        (RequestUnansweredError("reads", "nobody is there"), False),
+        (MemoryError(), False),
+    ],
+    ids=repr,
+)
+def test_only_failures_that_another_try_repeats_are_final(error: Exception, expected: bool) -> None:  # noqa: FBT001
+    assert is_same_again(error) is expected
 
 
 def test_a_query_that_wants_no_more_rows_waits_for_the_question_that_is_open(

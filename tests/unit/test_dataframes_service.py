@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from coordlog.schemas.reads import ReadsSeen
 from coordlog.schemas.source_events import RequestSplit
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import coordinated
+from coordlog.spark_integration.dataframes.read_options import with_read_options
 from coordlog.spark_integration.dataframes.reading import _Context, _merged
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.token import Token
@@ -58,7 +60,7 @@ def test_a_log_is_made_when_the_service_begins_and_closed_where_it_does_not(
     log, happened = MemoryLog("reads"), list[str]()
     monkeypatch.setattr(log, "create", lambda: happened.append("made"), raising=False)
     monkeypatch.setattr(log, "close", lambda: happened.append("closed"))
-    monkeypatch.setattr(KafkaLog, "for_job", lambda *_: log)
+    monkeypatch.setattr(KafkaLog, "for_job", lambda *_, **_options: log)
     nothing = FileSource(tmp_path)
     with pytest.raises(OptionError):
         coordinated(session, "reads", nothing, bootstrap_servers="here:9092", partitions=0)
@@ -112,6 +114,37 @@ def ticket(endpoint: str) -> Ticket:
         partitions=1,
         splits_max=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("splits_per_bach", "3", r"splits_per_bach is '3'.*did you mean 'splits_per_batch'\?"),
+        ("header", "true", r"header is 'true'.*options of the source belong to it: FileSource"),
+        ("maxFilesPerTrigger", "1", r"maxfilespertrigger is '1'.*one of 'job', 'path', 'part"),
+        ("paths", '["a", "b"]', r"did you mean 'path'\?"),
+        ("path", "other/", r"path is 'other/'.*'/data/in'.* start another service"),
+        ("partitions", "0", "between 1 and 10,000"),
+        ("splits_per_batch", "many", "between 1 and 1,000,000"),
+    ],
+)
+def test_an_option_of_a_query_that_means_nothing_is_refused_by_name(
+    name: str, value: str, said: str
+) -> None:
+    service = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
+
+    with pytest.raises(OptionError, match=said):
+        with_read_options(service, {"job": "reads", name: value})
+
+
+def test_options_whose_meaning_is_plain_hold_for_the_query() -> None:
+    service = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
+
+    assert with_read_options(service, {}) == service
+    for path in service.locations:
+        assert with_read_options(service, {"path": path}) == service
+    chosen = with_read_options(service, {"Partitions": "7", "splits_per_batch": "20"})
+    assert (chosen.partitions, chosen.splits_max) == (7, 20)
 
 
 def test_a_ticket_travels_and_shows_no_secret() -> None:

@@ -14,6 +14,7 @@ from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
 from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
 from coordlog.errors import AccessError, LogUnavailableError
+from coordlog.log.copying import to_append
 from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
@@ -330,6 +331,14 @@ def test_advice_on_a_prune_says_where() -> None:
     assert made["job j, prune"].next_step == f"coordlog prune j{where}"
 
 
+@pytest.mark.clause("L6")
+def test_splits_that_wait_in_a_finished_job_are_wrong_by_name() -> None:
+    finding = found(job=replace(JOB, waiting="2 of its splits: a, b"))["job j, its splits"]
+
+    assert (finding.grade, finding.value) == (Grade.WRONG, "2 of its splits: a, b")
+    assert "give these files to another job" in finding.next_step
+
+
 def test_an_empty_topic_loses_nothing_to_a_retention() -> None:
     plan = plan_prune([], keep_checkpoints=1)
     job = JobFacts(job_id="j", records=0, began_us=0, last_us=0, plan=plan)
@@ -407,14 +416,7 @@ def test_the_end_of_a_transaction_is_no_last_record(markers: int) -> None:
     place = Place(BROKER)
     log = _EndsWithMarker(markers)
     for one in place.log.records + (place.log.records[-1],) * markers:
-        log.store(
-            UnstoredRecord(
-                key=one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=_IN_2100_US,
-            )
-        )
+        log.store(to_append(one)._replace(timestamp_us=_IN_2100_US))
     place.log = log
     made = CliRunner().invoke(main, ["doctor"], obj=lambda _servers: place)
 
@@ -498,14 +500,7 @@ def test_a_log_of_one_snapshot_that_nothing_names_is_whole() -> None:
     (*_, last) = [one for one in log.records if one.record().kind is Kind.SNAPSHOT]
     alone = _EndsWithMarker(len(log.records) - last.offset - 1)
     for one in log.records:
-        alone.store(
-            UnstoredRecord(
-                key=one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=0,
-            )
-        )
+        alone.store(to_append(one))
     alone.remove_below(last.offset)
 
     assert retention_told(alone) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,6 +175,17 @@ def test_what_does_not_read_back_is_no_export_and_replaces_nothing(
     assert tuple(_all(ExportedLog(path))) == log.records
 
 
+def test_the_draft_of_another_process_of_the_same_number_is_left_alone(
+    log: MemoryLog, tmp_path: Path
+) -> None:
+    """Containers that share a volume repeat process numbers."""
+    draft = tmp_path / f".job.avro.{os.getpid()}.tmp"
+    draft.write_bytes(b"of a process in another container")
+
+    assert write_exported(log, "ingest", tmp_path / "job.avro") == len(log.records)
+    assert draft.read_bytes() == b"of a process in another container"
+
+
 def test_a_part_is_read_as_from_any_log_and_nothing_is_written(log: MemoryLog, path: Path) -> None:
     read = ExportedLog(path)
     end = log.high_watermark()
@@ -276,7 +288,7 @@ def test_what_would_change_something_refuses_a_file(
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     no_file = run("history", str(tmp_path / "none.avro"))
     assert no_file.exit_code == Exit.FAILED
-    assert "none.avro: cannot be read as an exported history: FileNotFoundError" in no_file.stderr
+    assert "none.avro: there is no such file; name one that `coordlog export" in no_file.stderr
     text = tmp_path / "text"
     text.write_text("words")
     assert "cannot be read as an exported history" in run("verify", str(text)).stderr

@@ -163,12 +163,42 @@ def test_that_a_file_was_mended_is_in_the_history_and_known_from_then_on(tmp_pat
 
     kept = state_of(job).enumerator_state
     assert kept is not None
-    assert source.discover_again(found.splits, kept).splits == []
+    assert source.discover_again(found.splits, kept).found.splits == []
     with pytest.raises(SourceError, match="it has changed since it was listed: it has 25 bytes"):
         source.discover_again(found.splits)
     write(path, TEN)
     with pytest.raises(SourceError, match="it has 22 bytes; it had 25"):
         source.discover_again(found.splits, kept)
+
+
+def test_a_change_that_a_lost_attempt_has_met_counts_no_more(tmp_path: Path) -> None:
+    """The next attempt may find the file as it was listed, and says nothing of it then."""
+    path = write(tmp_path / "a.csv", TEN)
+    first = HandDrivenJob(Chain(source=FileSource(path).spec(), operators=[]))
+    ask(first.register_all()[0])
+    first.crash()
+    job = HandDrivenJob(Chain(source=FileSource(path).spec(), operators=[]), log=first.log)
+    (attempt,) = job.register_all()
+    ask(attempt)
+    listed = decode_split(state_of(job).splits[str(path)].split.content)
+    attempt.send(
+        "source",
+        FileChanged(
+            path=str(path),
+            size_bytes=25,
+            mark="modified later",
+            listed_size_bytes=listed.size_bytes,
+            listed_mark=listed.mark,
+        ),
+    )
+    assert list(files_as_read(state_of(job).enumerator_state)) == [str(path)]
+
+    attempt.fail("lost")
+
+    kept = state_of(job).enumerator_state
+    assert files_as_read(kept) == {}
+    known = [one.split for one in state_of(job).splits.values()]
+    assert FileSource(path).discover_again(known, kept).found.splits == []
 
 
 def test_a_watch_knows_a_file_that_was_mended_before_it(tmp_path: Path) -> None:
@@ -273,3 +303,21 @@ def test_a_remote_file_that_changes_is_noticed_too() -> None:
     gone = begun(source)
     memory.rm("/changes/a.csv")
     assert "it has vanished" in read_to_the_end(gone).problem
+
+
+@pytest.mark.clause("L3")
+def test_a_file_that_was_begun_by_an_earlier_run_is_not_read_on_once_it_has_changed(
+    tmp_path: Path,
+) -> None:
+    """Its first rows may be in use: only one of which nothing was read is taken as it is."""
+    path = write(tmp_path / "a.csv", TEN)
+    reader = begun(FileSource(path, batch_rows=3))
+    state = reader.snapshot_state(1)
+    reader.close()
+    write(path, "i\n" + "".join(f"{i}\n" for i in range(100, 110)))
+    later = FileSource(path, batch_rows=3).spec().create_reader()
+    later.open(FakeContext(), state)
+
+    error = read_to_the_end(later)
+
+    assert error.problem.startswith("it has changed since the source was listed: ")

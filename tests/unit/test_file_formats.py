@@ -356,7 +356,10 @@ def test_a_format_is_read_from_a_url_in_splits(name: Format) -> None:
     memory.pipe(f"/formats/{name}/a.x", content_of(name))
     memory.pipe(f"/formats/{name}/b.x.gz", gzip.compress(content_of(name)))
     source = FileSource(
-        f"memory://formats/{name}", format=name, split_bytes=9, no_newlines_in_fields=True
+        f"memory://formats/{name}",
+        format=name,
+        split_bytes=9,
+        no_newlines_in_fields=name == "csv",
     )
 
     splits = source.discover().splits

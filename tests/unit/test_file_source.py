@@ -22,6 +22,7 @@ from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_events import RequestSplit
 from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.files.split_bytes import decode_schema, decode_split
+from coordlog.spark_integration.files.text_encoding import has_whole_line_ends
 from coordlog.subtask import PollStatus
 
 
@@ -317,6 +318,20 @@ def test_an_encoding_of_several_bytes_is_not_split(tmp_path: Path) -> None:
 
     assert len(files_of(source)) == 1
     assert read(source).rows == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize("encoding", ["hz", "utf-7", "iso2022_jp", "unicode_escape", "gbk"])
+def test_an_encoding_with_a_state_is_not_split(tmp_path: Path, encoding: str) -> None:
+    """In `hz` a tilde makes the line end behind it vanish, so that a cut there would make two lines of one."""
+    path = write(tmp_path / "a.txt", b"ab~\ncd\nef\n")
+    assert not has_whole_line_ends(encoding)
+    source = FileSource(path, format="text", encoding=encoding, split_bytes=4)
+    assert len(files_of(source)) == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "koi8-r", "ascii", "utf-8", "utf-8-sig"])
+def test_an_encoding_of_single_bytes_is_split(encoding: str) -> None:
+    assert has_whole_line_ends(encoding)
 
 
 def test_a_wrong_encoding_is_an_error_that_names_the_option(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from coordlog.kernel.building import StepBuilder
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.state import JobState
@@ -167,12 +168,7 @@ def _void_after(chance: random.Random, log: MemoryLog, place: int) -> UnstoredRe
         header = header._replace(sequence=header.sequence + 1_000)
     elif chance.random() < 0.3:
         header = header._replace(epoch=header.epoch + 5)
-    return UnstoredRecord(
-        key=one.key or b"",
-        value=one.value or b"",
-        header=encode_header(header),
-        timestamp_us=one.timestamp_ms * 1000,
-    )
+    return to_append(one, header=encode_header(header))
 
 
 @pytest.mark.slow
@@ -188,14 +184,7 @@ def test_void_records_in_between_change_nothing_anywhere(
     for _ in range(3 * dose):
         mixed, places = MemoryLog("mixed"), []
         for place, one in enumerate(log.records):
-            mixed.store(
-                UnstoredRecord(
-                    key=one.key or b"",
-                    value=one.value or b"",
-                    header=one.header_bytes or b"",
-                    timestamp_us=one.timestamp_ms * 1000,
-                )
-            )
+            mixed.store(to_append(one))
             places.append(place)
             for _ in range(chance.choice((0, 0, 1, 3))):
                 mixed.store(_void_after(chance, log, place + 1))

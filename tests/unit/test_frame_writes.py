@@ -40,7 +40,7 @@ from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.client_requests import request_coordinator
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.token import find_token
+from driver_files import token_of
 
 pytestmark = pytest.mark.slow
 
@@ -269,8 +269,7 @@ def never() -> None:
 
 
 def test_options_hold_no_token_and_must_be_whole(service: BatchService) -> None:
-    token = find_token("frames")
-    assert token is not None
+    token = token_of("frames")
     assert token.text() not in repr(service.options())
     with pytest.raises(OptionError, match="job, endpoint, driver, sink, files"):
         frame_writer({}, SCHEMA, overwrite=False)

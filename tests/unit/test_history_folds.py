@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coordlog.errors import RecordError
 from coordlog.log.port import UnstoredRecord
 from coordlog.projections.audit import audit_records
+from coordlog.projections.table_columns import TABLES
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, event, payload_type_of
 from coordlog.schemas.record import Kind
@@ -31,7 +32,7 @@ from coordlog.spark_integration.history_folds import (
     tell_stream,
     unpacked,
 )
-from coordlog.spark_integration.history_views import UNREADABLE, VIEWS, tables_of
+from coordlog.spark_integration.history_views import UNREADABLE, tables_of
 from coordlog.spark_integration.verdicts import why_not
 from hand_history import HandHistory, streaming_history
 
@@ -241,9 +242,9 @@ def test_payloads_are_told_by_the_schemas_that_the_log_registers() -> None:
 def test_a_view_has_each_of_its_columns_filled() -> None:
     whole = pa.RecordBatch.from_pandas(frame(HISTORY)[["offset", "key", "value", "header"]])
     found = pa.Table.from_batches(list(tables_of([whole])))
-    assert found.schema.names == [*VIEWS, UNREADABLE]
+    assert found.schema.names == [*TABLES, UNREADABLE]
     assert found.column(UNREADABLE).null_count == found.num_rows
-    for name, columns in VIEWS.items():
+    for name, columns in TABLES.items():
         rows = [one for one in found.column(name).to_pylist() if one is not None]
         assert rows, name
         assert set(rows[0]) == set(columns), name

@@ -113,7 +113,7 @@ def test_where_the_driver_listens_reaches_the_job_and_is_checked(tmp_path: Path)
 
     wrong = CliRunner().invoke(main, ["ingest", "in", "out", "--endpoint-ports", "9-1"])
     assert wrong.exit_code == 2
-    assert "endpoint_ports is '9-1'" in wrong.stderr
+    assert "--endpoint-ports is '9-1'" in wrong.stderr
 
 
 def test_a_command_with_a_wrong_option_ends_with_status_2_and_one_message() -> None:
@@ -345,7 +345,9 @@ OF_FILES = [
     ("--delimiter", ","),
     ("--no-newlines-in-fields",),
     ("--on-error", "skip"),
+    ("--exclude", "*.tmp"),
     ("--allow-other-source",),
+    ("--partition-folders", "ignore"),
     ("--watch",),
     ("--watch-interval", "5"),
     ("--idle-timeout", "60"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -14,7 +15,8 @@ from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.own_reign import read_job
+from coordlog.operators_fit import describe_operators
+from coordlog.own_reign import begin_reign, read_job, read_records
 from coordlog.own_snapshot import take_own_snapshot
 from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
@@ -105,3 +107,37 @@ def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_stor
     with pytest.raises(RestoreError, match="looked for in no payload store"):
         looked()
     looked(payload_store=url)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("E9")
+def test_another_source_is_refused_though_the_history_does_not_say_what_its_source_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    for name in ("in", "elsewhere"):
+        (tmp_path / name).mkdir()
+        for n in range(3):
+            (tmp_path / name / f"{n}.csv").write_text(f"a\n{n}\n")
+    given: dict[str, Any] = {
+        "destination": str(tmp_path / "out"),
+        "job_id": "job",
+        "parallelism": 2,
+        "is_take_over": True,
+    }
+    first = IngestOptions(source=str(tmp_path / "in"), **given)
+    log = _Log("job")
+    _killed(first, log)
+    described = json.loads(describe_operators(parts_of(first).chain()))
+    assert described[0].pop("location") == str(tmp_path / "in")
+    operators = {"operators": json.dumps(described)}
+    begin_reign(log, read_records(log), lambda _: [], command="test", attributes=operators)
+
+    def looked(folder: str, **more: Any) -> None:  # noqa: ANN401, options
+        options = IngestOptions(source=str(tmp_path / folder), **given, **more)
+        look(parts_of(options), cast("Any", _Place(log)), options, on_progress=_nothing)
+
+    with pytest.raises(RestoreError, match=r"the source is that of .*/in/0.csv"):
+        looked("elsewhere")
+    looked("in")
+    looked("elsewhere", allow_other_source=True)

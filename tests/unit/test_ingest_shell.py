@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -140,6 +143,49 @@ def test_an_output_that_nobody_reads_any_more_stops_nothing() -> None:
         display.say("to nobody")
 
 
+@contextmanager
+def full_pipe() -> Iterator[IO[str]]:
+    """The end of a pipe that is full, and that nobody reads until the block is over."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, b"x" * 65_536)
+    os.set_blocking(writes, True)
+    out = os.fdopen(writes, "w")
+    try:
+        yield out
+    finally:
+        os.close(reads)
+        with contextlib.suppress(BrokenPipeError):
+            out.close()
+
+
+def test_a_reader_that_does_not_read_holds_no_signal_and_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`less`, or a log collector that stands still: the job has to be stopped all the same."""
+    monkeypatch.setattr("coordlog.cli.ingest_display._END_S", 0.1)
+    said = threading.Event()
+    with full_pipe() as out:
+        display = Display(out, lambda: None, is_terminal=False)
+
+        def speak() -> None:
+            with display:
+                for number in range(20_000):
+                    display.say(f"line {number}")
+                signals = StopSignals(lambda _: None, noted=lambda: display.doing("stopping"))
+                signals.keep()
+                signals._handle(signal.SIGTERM, None)
+                assert signals.received == signal.SIGTERM
+            said.set()
+
+        thread = threading.Thread(target=speak, daemon=True)
+        thread.start()
+        assert said.wait(LIMIT_S)
+        thread.join()
+
+
 # Signals
 
 
@@ -163,6 +209,32 @@ def test_a_block_that_must_not_be_cut_off_ends_first() -> None:
         work()
 
     assert done == ["all of it"]
+
+
+def test_a_signal_that_another_handler_failed_at_is_a_stop_and_no_fault() -> None:
+    """Spark puts its own in place while it starts; it calls the JVM, in the middle of another call."""
+
+    def fail(_number: int, _frame: object) -> None:
+        raise RuntimeError("an error occurred while calling the JVM")
+
+    def work() -> None:
+        with StopSignals(lambda _number: None) as signals, signals.deferred():
+            signal.signal(signal.SIGINT, fail)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(StoppedError) as stopped:
+        work()
+
+    assert stopped.value.signal_number == signal.SIGINT
+
+
+def test_an_error_without_a_signal_stays_that_error() -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        StopSignals(lambda _number: None) as signals,
+        signals.deferred(),
+    ):
+        raise ZeroDivisionError
 
 
 def test_while_the_job_runs_the_first_signal_is_only_noted() -> None:

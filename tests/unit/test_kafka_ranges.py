@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
 from coordlog.coordinators.enumerator import pages_of
 from coordlog.coordinators.watching import SplitWatch
 from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
+from coordlog.log.kafka import Security
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration import KafkaSource
+from coordlog.spark_integration.kafka import ranges
 from coordlog.spark_integration.kafka.cluster import Cluster, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery
 from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
@@ -74,6 +79,67 @@ def test_what_is_long_is_cut_and_goes_on_where_the_last_cut_ends() -> None:
     assert looks.look() == ["t/0@20..25"]
     assert {lane_of(one) for one in looks.known} == {"t/0"}
     assert [weight_of(one) for one in looks.known] == [2000, 2000, 1000]
+
+
+def test_offsets_to_start_at_hold_for_more_partitions_than_a_page_has() -> None:
+    """The second page of the listing knows the partitions of the first."""
+    count = 5_000
+    looks = Looks(starting={("t", number): 3 for number in range(count)})
+    looks.cluster.put("t", *[4] * count)
+    assert looks.look() == [f"t/{number}@3..4" for number in range(count)]
+    assert len(list(pages_of(looks.known))) > 1
+
+
+def test_an_offset_of_a_partition_that_is_not_there_is_refused_on_each_page() -> None:
+    count = 5_000
+    looks = Looks(starting={("t", number): 3 for number in range(count + 1)})
+    looks.cluster.put("t", *[4] * count)
+    with pytest.raises(SourceError, match=f"t/{count}: `starting` has it, and no topic"):
+        looks.look()
+
+
+def test_a_look_decodes_no_split_that_an_earlier_one_knew(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+    note = ranges._note  # pyright: ignore[reportPrivateUsage]
+
+    def counted(split: Split, *maps: Any) -> None:  # noqa: ANN401, as `_note` takes them
+        noted.append(split.split_id)
+        note(split, *maps)
+
+    looks = Looks()
+    looks.cluster.put("t", 100, 50)
+    looks.look()
+    looks.look()
+    monkeypatch.setattr(ranges, "_note", counted)
+    assert looks.look() == []
+    assert noted == []
+    looks.cluster.ranges["t", 1] = (0, 55)
+    assert looks.look() == ["t/1@50..55"]
+    assert noted == ["t/1@50..55"]
+    # Streams have read the first ones, which are forgotten.
+    del looks.known[:3]
+    noted.clear()
+    looks.cluster.ranges["t", 0] = (0, 101)
+    assert looks.look() == ["t/0@100..101"]
+    assert len(noted) == len(looks.known), "what is left is looked through anew"
+
+
+@pytest.mark.parametrize(("microseconds", "expected_ms"), [(0, 0), (1, 1), (500, 1), (1000, 1)])
+def test_a_moment_to_start_at_leaves_out_each_record_that_is_older(
+    monkeypatch: pytest.MonkeyPatch, microseconds: int, expected_ms: int
+) -> None:
+    """A record has whole milliseconds: one of the millisecond that the moment is in may be older."""
+    asked: list[object] = []
+
+    def offsets(_self: Cluster, partitions: object, spec: object) -> dict[object, int]:
+        asked.append(spec)
+        return {}
+
+    monkeypatch.setattr(Cluster, "_offsets", offsets)
+    cluster = Cluster(bootstrap_servers="b:1", security=Security(), isolation="read_committed")
+    moment = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    cluster.since([("t", 0)], moment)
+    assert asked == [1_704_067_200_000 + expected_ms]
 
 
 def test_starting_holds_for_the_first_look_of_a_history_alone() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordlog.errors import OptionError
+from coordlog.limits import CONFIG_BYTES_MAX
 from coordlog.log.kafka import KafkaLog, Security
 
 SASL = {
@@ -101,6 +102,7 @@ def test_a_secret_is_in_no_repr() -> None:
         ("sasl_password = 5", "sasl_password is 'int'"),
         ('sasl_password = "s3cret', "security file"),
         ('ssl_check_hostname = "maybe"', "ssl_check_hostname is 'maybe'"),
+        (f'sasl_password = "s3cret" #{"x" * CONFIG_BYTES_MAX}', "of at most 1,048,576 bytes"),
     ],
 )
 def test_a_wrong_option_is_named_and_its_secret_is_not(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,12 @@ from coordlog.errors import (
     RestoreError,
     TooLargeError,
 )
-from coordlog.limits import LEASE_S, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.limits import (
+    LEASE_S,
+    PAYLOAD_BYTES_MAX,
+    PAYLOAD_READS_AT_ONCE,
+    RECORD_BYTES_MAX,
+)
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
@@ -667,3 +673,84 @@ def test_no_record_is_ever_larger_than_the_log_takes(options: PayloadOptions) ->
         for stored in turn.entries:
             assert len(stored.value or b"") < RECORD_BYTES_MAX
             stored.record()
+
+
+class Hanging:
+    """A store whose calls come back only when the test ends."""
+
+    url = "s3://b/job"
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def get(self, address: PayloadAddress) -> bytes:
+        self.ended.wait(30)
+        return b"x" * address.length
+
+
+def test_a_call_that_hangs_keeps_the_mailbox_for_the_stated_time_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordlog.payloads.PAYLOAD_OPEN_S", 0.05)
+    store = Hanging()
+    payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
+    sealed = PayloadAddress.of(b"x" * 10, owner_of(0, "a")).encode()
+
+    try:
+        with pytest.raises(PayloadStoreUnreachableError, match=r"not answered within 0\.1 s"):
+            payloads.open(sealed)
+        assert not store.ended.is_set(), "it hangs still"
+    finally:
+        store.ended.set()
+
+
+def test_the_payloads_of_one_turn_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordlog.payloads.PAYLOAD_OPEN_S", 0.05)
+    monkeypatch.setattr("coordlog.payloads.PAYLOAD_TURN_S", 0.08)
+    store = Hanging()
+    payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
+
+    def said(data: bytes) -> str:
+        sealed = PayloadAddress.of(data, owner_of(0, "a")).encode()
+        with pytest.raises(PayloadStoreUnreachableError) as raised:
+            payloads.open(sealed)
+        return raised.value.problem
+
+    try:
+        payloads.take()
+        first = [said(bytes([n])) for n in range(4)]
+        assert first[0] == "it has not answered within 0.1 s"
+        assert first[2:] == ["it has not answered within 0.0 s"] * 2, "the turn's time is over"
+        payloads.take()
+        assert said(b"another turn") == "it has not answered within 0.1 s"
+    finally:
+        store.ended.set()
+
+
+class AtOnce:
+    """A store that answers once so many reads are under way."""
+
+    url = "s3://b/job"
+
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count)
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    def get(self, address: PayloadAddress) -> bytes:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.barrier.wait(20)
+        with self.lock:
+            self.running -= 1
+        return b"x"
+
+
+def test_an_attempt_reads_the_states_of_many_former_subtasks_some_at_a_time() -> None:
+    store = AtOnce(PAYLOAD_READS_AT_ONCE)
+    payloads = AttemptPayloads(PayloadOptions(store=store), 0, "a")  # type: ignore[arg-type]
+    sealed = PayloadAddress.of(b"x", owner_of(0, "a")).encode()
+
+    assert payloads.open_all([sealed] * 12) == [b"x"] * 12
+    assert store.most == PAYLOAD_READS_AT_ONCE

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coordlog.errors import OptionError
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import UnstoredRecord
 from coordlog.looking import state_at
@@ -33,15 +34,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> MemoryLog:
 
 
 def _stored(log: MemoryLog) -> list[UnstoredRecord]:
-    return [
-        UnstoredRecord(
-            key=one.key or b"",
-            value=one.value or b"",
-            header=one.header_bytes or b"",
-            timestamp_us=one.timestamp_ms * 1000,
-        )
-        for one in log.read(0, log.high_watermark())
-    ]
+    return [to_append(one) for one in log.read(0, log.high_watermark())]
 
 
 def _verified(*records: UnstoredRecord) -> Verified:

@@ -291,7 +291,7 @@ def test_a_resume_without_an_operator_in_whose_state_a_subtask_has_finished_is_r
     both = with_operators(chain, plain("sink"))
     job = HandDrivenJob(both, is_batch=True, parallelism=2)
     first, _ = job.register_all()
-    first.complete(committables=[("sink", b"rows")])
+    first.complete(states={"sink": b"rows"})
     job.crash()
     with pytest.raises(RestoreError, match="operator 'sink' is that of subtask 0"):
         HandDrivenJob(chain, log=job.log, is_batch=True, parallelism=2)

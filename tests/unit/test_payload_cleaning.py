@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,6 +31,8 @@ from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among,
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, NotingProvider, chain_of, inside, prefix_of
 from one_log import OneLog
+
+T = TypeVar("T")
 
 BIG = 300_000
 
@@ -163,6 +166,54 @@ def test_a_driver_that_ends_leaves_the_rest_of_what_the_dead_have_left(
     assert len(store.listed()) == 6 - removed
 
 
+def test_a_driver_that_begins_leaves_alone_what_it_keeps_itself_and_has_not_appended(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    first, _, _ = driver(options)
+    first.crash()
+    second, attempt, provider = driver(options, first.log)
+    end = second.log.high_watermark()
+    left_over = PayloadAddress.of(b"left over", owner_of(0, "driver-0"))
+    store.put(left_over, b"left over")
+    second.is_held = True
+    send(attempt, provider, "a")
+    second.runtime.take_group()
+    second.payloads.keep(second.runtime.group_payloads())
+
+    assert clean_former(second.log, store, epoch=1, end_offset=end) == 1
+
+    assert [one.owner for one in store.listed()] == ["1-driver-1"]
+
+
+@pytest.mark.parametrize("moment", ["after the listing", "after the log's end is known"])
+def test_what_a_living_driver_keeps_and_appends_meanwhile_is_neither_missing_nor_left_over(
+    store: PayloadStore,
+    options: PayloadOptions,
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, attempt, provider = driver(options)
+    send(attempt, provider, "a")
+    appends = [lambda: send(attempt, provider, "b")]
+    listed, end = store.listed, job.log.high_watermark
+
+    def once(given: T) -> T:
+        if appends:
+            appends.pop()()
+        return given
+
+    if moment == "after the listing":
+        monkeypatch.setattr(store, "listed", lambda: once(listed()))
+    else:
+        monkeypatch.setattr(job.log, "high_watermark", lambda: once(end()))
+
+    use = payload_use(job.log, store)
+
+    assert appends == []
+    assert use.missing == ()
+    assert use.of(FileUse.LEFT_OVER) == ()
+
+
 def test_once_the_job_has_ended_nothing_is_on_its_way(
     store: PayloadStore, options: PayloadOptions
 ) -> None:
@@ -176,6 +227,29 @@ def test_once_the_job_has_ended_nothing_is_on_its_way(
     assert job.history()[-1].kind is Kind.JOB_FINISHED
 
     assert worth(job.log, store) == {"LEFT_OVER": ["0-driver-0"]}
+
+
+@pytest.mark.may_fail
+def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
+    store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that ends then is still recorded, behind the end up to which the log was read."""
+    job, attempt, _ = driver(options, configure=lambda config: replace(config, restarts_max=0))
+    attempt.lose()
+    assert job.history()[-1].kind is Kind.JOB_FAILED
+    address, end = PayloadAddress.of(b"x", owner_of(0, "driver-0")), job.log.high_watermark
+
+    def end_before_it_is_kept() -> int:
+        known = end()
+        store.put(address, b"x")
+        return known
+
+    monkeypatch.setattr(job.log, "high_watermark", end_before_it_is_kept)
+
+    use = payload_use(job.log, store)
+
+    assert [kept.path for kept in store.listed()] == [address.path]
+    assert use.of(FileUse.LEFT_OVER) == ()
 
 
 def test_another_log_s_payloads_drafts_in_force_and_somebody_s_files_are_left_alone(

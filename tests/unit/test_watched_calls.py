@@ -1,4 +1,4 @@
-"""A call of a chain that does not return is told to the driver, by name and with its stack."""
+"""A call of a chain that does not return is told to the driver, by name and with its stack; else heartbeats stop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
+from attempt_fakes import Note, World, deliver, opened, polled
 from coordlog.attempt import AttemptRunner
+from coordlog.call_watch import MainThread, watched_calls
 from coordlog.open_chain import Place
-from coordlog.spark_integration.task import watched_calls
 
 LIMIT_S = 10.0
 PLACE = Place(operator_id="transform", callback="process", split_id="in/3.csv")
@@ -60,3 +61,81 @@ def test_calls_that_follow_each_other_are_never_told_however_long_they_take_toge
 
     assert runner.told == []
     assert not [one for one in threading.enumerate() if one.name == "coordlog-watch"]
+
+
+# --- a main thread that stands still, though no call of it is watched -------------------------------------------------
+class Time:
+    """A clock by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.clause("C4")
+def test_an_attempt_that_does_nothing_outside_any_call_is_vouched_for_no_more_after_the_bound() -> (
+    None
+):
+    clock, runner = Time(), opened(World())
+    assert runner.calling is None
+    main_thread = MainThread(
+        lambda: runner.progress, call_timeout_s=600, send_timeout_s=180, clock=clock
+    )
+
+    clock.now_s += 780
+    assert main_thread.is_moving(), (
+        "a call that takes its whole time, and a message that waits to leave"
+    )
+    clock.now_s += 1
+    assert not main_thread.is_moving()
+    clock.now_s += 1
+    assert not main_thread.is_moving()
+
+
+@pytest.mark.clause("C4")
+def test_an_attempt_that_waits_reads_and_handles_is_vouched_for_however_long_it_takes() -> None:
+    clock = Time()
+    world = World(polls=[polled(1), polled(2)])
+    runner = opened(world)
+    main_thread = MainThread(
+        lambda: runner.progress, call_timeout_s=600, send_timeout_s=180, clock=clock
+    )
+    do = [
+        runner.step,
+        lambda: runner.handle(deliver("sink", Note(text="hello"))),
+        runner.step,
+        runner.step,  # it waits for input
+        runner.step,
+    ]
+
+    for one in do:
+        clock.now_s += 700
+        one()
+        assert main_thread.is_moving()
+
+
+@pytest.mark.clause("C4")
+def test_each_call_inside_a_call_of_many_batches_counts() -> None:
+    """As of an operator that gives batch after batch when it finishes, without a message in between."""
+    clock = Time()
+    answers: list[bool] = []
+    watching: list[MainThread] = []
+
+    class Slow(World):
+        def call(self, who: str, what: str, detail: object = "") -> None:
+            super().call(who, what, detail)
+            if watching:
+                clock.now_s += 500
+                answers.append(watching[0].is_moving())
+
+    runner = opened(Slow(polls=[polled(n) for n in range(4)]))
+    watching.append(
+        MainThread(lambda: runner.progress, call_timeout_s=600, send_timeout_s=180, clock=clock)
+    )
+    for _ in range(4):
+        runner.step()
+
+    assert len(answers) > 4
+    assert all(answers)

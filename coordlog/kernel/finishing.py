@@ -1,0 +1,121 @@
+"""Whether a job whose subtasks have all finished may end, and what is left if it may not (clauses I3 and L6).
+
+One predicate for every mode and every way to go on: `left_of` lists what is left, `due` asks it for the next input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from coordlog.projections.grants import uncommitted
+from coordlog.projections.splits import SplitsState
+from coordlog.projections.state import JobState, Phase
+
+from . import checkpoints
+from .building import KernelConfig
+from .inputs import FinishJob
+
+__all__ = ["NO_WORK", "Left", "end_of", "is_at_its_end", "last_given_up", "left_of"]
+
+NO_WORK: Final[Mapping[str, int]] = MappingProxyType({})
+"""No operator has an open call or timer. A request is never open between turns: its own turn answers it."""
+
+_LEFT: Final = "a restart would leave the same"
+"""Why a job that cannot finish is not restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a job must still do, or has lost, after its last subtask has finished."""
+
+    unsettled: int
+    """Intents without an outcome."""
+    committables: Mapping[str, int]
+    """Number of the committables that no intent covers, by operator, in the order of the chain."""
+    open_work: Mapping[str, int]
+    """Number of open calls and timers of these operators; those without any left out."""
+    splits: Mapping[str, int]
+    """Number of splits that wait, by source."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the job may finish."""
+        return not (self.unsettled or self.committables or self.splits)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an outcome, or a call or timer of an operator with committables, is to come."""
+        return bool(self.unsettled or self.open_work)
+
+    def __str__(self) -> str:
+        parts = [f"{self.unsettled} intents without an outcome"] if self.unsettled else []
+        for operator_id, count in self.committables.items():
+            work = self.open_work.get(operator_id, 0)
+            parts.append(
+                f"operator {operator_id!r} has {count} committables that no intent covers, and "
+                f"{work or 'no'} open calls and timers"
+            )
+        parts += [
+            f"source {one!r} has {count} splits waiting" for one, count in self.splits.items()
+        ]
+        advice = []
+        if self.committables:
+            advice.append("have its coordinator commit them once told of the checkpoint")
+        if self.splits:
+            advice.append("read the splits, or skip them by name")
+        return "; ".join(parts) + (f": {', and '.join(advice)}" if advice else "")
+
+
+def left_of(state: JobState, open_work: Mapping[str, int]) -> Left:
+    """What is left of a job whose subtasks have all finished.
+
+    Args:
+        state: The job's.
+        open_work: Number of calls and timers in progress, by operator.
+    """
+    committables = uncommitted(state)
+    splits: dict[str, int] = {}
+    for operator_id in state.operators:
+        projection = state.projections.get(operator_id)
+        if isinstance(projection, SplitsState) and (count := projection.waiting_count):
+            splits[operator_id] = count
+    return Left(
+        unsettled=len(state.intents),
+        committables=committables,
+        open_work={one: open_work[one] for one in committables if open_work.get(one)},
+        splits=splits,
+    )
+
+
+def is_at_its_end(state: JobState) -> bool:
+    """Whether nothing but what `left_of` lists keeps the job from its end: no subtask, checkpoint or notification."""
+    if state.phase is Phase.ENDING:
+        return True
+    return (
+        state.phase is Phase.RUNNING
+        and not state.is_batch
+        and not state.is_restoring
+        and state.finished_count == state.parallelism
+        and checkpoints.last_is_final(state)
+        and state.owed_complete is None
+        and not state.pending
+    )
+
+
+def end_of(state: JobState, open_work: Mapping[str, int]) -> FinishJob | None:
+    """The end of a job that is at its end: finished, failed by what is left, or None while that is awaited."""
+    left = left_of(state, open_work)
+    if left.is_nothing:
+        return FinishJob()
+    return None if left.is_awaited else FinishJob(left=str(left), final=_LEFT)
+
+
+def last_given_up(config: KernelConfig, state: JobState) -> FinishJob | None:
+    """The failure of a stream whose last checkpoint was aborted as often as the config allows (clause H5)."""
+    is_last = state.phase is Phase.RUNNING and state.finished_count == state.parallelism
+    if not is_last or state.is_batch or state.aborts_in_a_row < config.final_checkpoints_max:
+        return None
+    return FinishJob(left=f"its last checkpoint was aborted {state.aborts_in_a_row} times in a row")

@@ -1,0 +1,137 @@
+"""Beside an author's coordinator or operator: a source without rows, and an attempt of the real chain, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from coordlog.attempt import AttemptRunner, StepOutcome
+from coordlog.chain import SourceSpec
+from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.errors import UsageError
+from coordlog.messages import DownMessage
+from coordlog.schemas.payload import Payload
+from coordlog.subtask import Operator, Poll, PollStatus, SourceReader
+
+from .by_hand import HandDrivenJob
+
+__all__ = ["RealAttempt", "RowsReader", "silent_source"]
+
+
+class RowsReader(SourceReader):
+    """Reads what the test gives it: nothing at first, and no splits ever."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        """The batches that are still to be read."""
+        self.is_at_end = False
+        """Whether the input ends once they are read."""
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        """None come."""
+        raise UsageError("a `silent_source` has no splits: its rows are the test's")
+
+    def poll(self) -> Poll:
+        """The next batch."""
+        if self.batches:
+            return Poll(status=PollStatus.BATCH, batch=self.batches.pop(0))
+        return Poll(status=PollStatus.END if self.is_at_end else PollStatus.WAITING)
+
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
+        """Nothing to keep."""
+        return b""
+
+
+class _Silent(OperatorCoordinator):
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        raise UsageError(f"{type(event).__name__} was sent to a `silent_source`")
+
+
+class _SilentProvider(CoordinatorProvider):
+    def __init__(self, operator_id: str) -> None:
+        self.operator_id = operator_id
+
+    def create(self, context: CoordinatorContext) -> _Silent:
+        return _Silent()
+
+
+def silent_source(
+    coordinator: CoordinatorProvider | None = None, *, operator_id: str = "source"
+) -> SourceSpec:
+    """A source without rows: for the chain of a test whose subject is another link, or the source's coordinator.
+
+    Args:
+        coordinator: The source's; None for one that does nothing.
+        operator_id: The source's, without a `coordinator`.
+    """
+    provider = coordinator or _SilentProvider(operator_id)
+    return SourceSpec(
+        operator_id=provider.operator_id, create_reader=RowsReader, coordinator=provider
+    )
+
+
+class RealAttempt:
+    """An attempt of a `HandDrivenJob` whose chain is the real one; its source is a `silent_source`.
+
+    It registers at once. Then nothing happens in it but in a call of this object, as on a task that Spark has not
+    scheduled: messages wait until `take`, rows are those that `read` is given.
+
+    Args:
+        job: The job.
+        subtask: Which.
+    """
+
+    def __init__(self, job: HandDrivenJob, subtask: int) -> None:
+        self.attempt = job.register(subtask)
+        self.attempt.returns_markers = False  # the runner does
+        self._taken = 1
+        """Messages handled; the first one is the answer to the registration."""
+        self.runner = AttemptRunner(
+            job.chain,
+            self.attempt.accepted,
+            job_id=job.runtime.state.job_id,
+            subtask=subtask,
+            outbox=self.attempt.say,
+            is_over=lambda: "its connection is lost" if self.attempt.is_closed else None,
+            payloads=job.payloads.options,
+        )
+        self.runner.open()
+
+    def operator(self, operator_id: str) -> Operator:
+        """The real operator of a link, to look into."""
+        link = self.runner.link(operator_id)
+        assert isinstance(link, Operator), f"{operator_id!r} is the source"
+        return link
+
+    def take(self, count: int | None = None) -> list[DownMessage]:
+        """Handle the next messages, or all that have come, in order; those that were handled."""
+        taken = list[DownMessage]()
+        while self._taken < len(self.attempt.inbox) and len(taken) != count:
+            message = self.attempt.inbox[self._taken]
+            self._taken += 1
+            self.runner.handle(message)
+            taken.append(message)
+        return taken
+
+    def read(self, *batches: pa.RecordBatch) -> None:
+        """Have the chain process these rows."""
+        self._reader.batches.extend(batches)
+        for _ in batches:
+            self.runner.step()
+
+    def end(self) -> StepOutcome:
+        """No more rows: finish, or wait if an operator does. Again after `take`, where one has waited."""
+        self._reader.is_at_end = True
+        return self.runner.step()
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the attempt has completed."""
+        return self.runner.is_completed
+
+    @property
+    def _reader(self) -> RowsReader:
+        reader = self.runner.link(self.runner.source_id)
+        assert isinstance(reader, RowsReader), "the chain begins with a `silent_source`"
+        return reader

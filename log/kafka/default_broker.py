@@ -1,0 +1,46 @@
+"""The broker of a job's log if none is given: as the command line has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from .security import Security
+
+__all__ = ["SERVERS_VARIABLE", "default_broker", "security_for"]
+
+SERVERS_VARIABLE: Final = "COORDLOG_BOOTSTRAP_SERVERS"
+
+
+def default_broker(environment: Mapping[str, str] | None = None) -> tuple[str, Security]:
+    """The broker that `COORDLOG_BOOTSTRAP_SERVERS` names, else the shared local one; and how to reach it.
+
+    The shared one is started if it does not run, and asks nobody for a password.
+
+    Raises:
+        OptionError: A security option is unknown or wrong.
+        EnvironmentSetupError: No Java, no jars.
+        BrokerError: The shared broker does not come up, or does not answer.
+    """
+    variables = os.environ if environment is None else environment
+    servers = variables.get(SERVERS_VARIABLE)
+    if servers:
+        return servers, Security.load(variables)
+    from coordlog.log.shared_broker import ensure_shared_broker  # noqa: PLC0415, none is started else
+
+    return ensure_shared_broker().bootstrap_servers, Security()
+
+
+def security_for(bootstrap_servers: str, environment: Mapping[str, str] | None = None) -> Security:
+    """How to reach a named broker: by the environment's options, but the shared local one without.
+
+    Raises:
+        OptionError: An option is unknown or wrong.
+    """
+    from coordlog.log.shared_broker import shared_status  # noqa: PLC0415, as above
+
+    loaded = Security.load(os.environ if environment is None else environment)
+    if loaded == Security():
+        return loaded
+    return Security() if shared_status().bootstrap_servers == bootstrap_servers else loaded

@@ -1,0 +1,150 @@
+"""Claims of a table of a database: rows of a table beside it, whose primary key lets one log write each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from coordlog.log.port import LogIdentity
+from coordlog.spark_integration.log_claims import Claim, check_held, claim_for
+
+__all__ = ["CLAIMS", "Connection", "TableClaims", "mark_of"]
+
+CLAIMS: Final = "coordlog_claims"
+"""The table, in the schema of the one that is written to."""
+
+
+class Connection(Protocol):
+    """As much of a DB-API connection as is used."""
+
+    def cursor(self) -> Any:  # noqa: ANN401, each module has its own
+        """A new cursor."""
+        ...
+
+    def commit(self) -> None:
+        """End the transaction."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo it."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+def mark_of(connection: Connection) -> str:
+    """The mark of a value in a statement."""
+    return "?" if isinstance(connection, sqlite3.Connection) else "%s"
+
+
+class TableClaims:
+    """The claims of one job's rows in one table.
+
+    Many jobs may write to a table, so that the claims are by job. A job whose topic was deleted and made anew goes
+    on: the marker of each batch that is in the table keeps it from being written again.
+
+    Args:
+        prefix: Of the schema, quoted, with its dot; or empty.
+        target: The table's name, without the schema.
+        destination: The table, for people.
+        opened: Opens a connection, with a cursor, in a transaction that the caller commits.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        target: str,
+        destination: str,
+        opened: Callable[[str], AbstractContextManager[tuple[Connection, Any]]],
+    ) -> None:
+        self._table, self._target, self._destination = f"{prefix}{CLAIMS}", target, destination
+        self._opened = opened
+        self._claim: Claim | None = None
+        self._job_id = ""
+
+    @property
+    def statement(self) -> str:
+        """The statement that makes the table if it is not there."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(100), target VARCHAR(200), "
+            "number BIGINT, content TEXT, PRIMARY KEY (job, target, number))"
+        )
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> None:
+        """See `claim_for`; from now on `check_held` compares with it."""
+        self._job_id = job_id
+        with self._opened("which log writes there cannot be looked up") as (connection, cursor):
+            keeper = self._keeper(connection, cursor)
+            self._claim = claim_for(keeper, job_id, log, former)
+
+    def check_held(self, connection: Connection, cursor: Any) -> None:  # noqa: ANN401, as above
+        """Raise JobMovedError if another log has claimed the table since; within the caller's transaction."""
+        if self._claim is not None:
+            check_held(self._keeper(connection, cursor), self._claim)
+
+    def _keeper(self, connection: Connection, cursor: Any) -> _Keeper:  # noqa: ANN401, as above
+        return _Keeper(
+            connection, cursor, self._table, (self._job_id, self._target), self._destination
+        )
+
+
+class _Keeper:
+    """A `ClaimKeeper` on an open connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        cursor: Any,  # noqa: ANN401, as above
+        table: str,
+        key: tuple[str, str],
+        destination: str,
+    ) -> None:
+        self._connection, self._cursor = connection, cursor
+        self._table, self._key = table, key
+        self._mark = mark_of(connection)
+        self.where = destination
+
+    @property
+    def release(self) -> str:
+        """See `ClaimKeeper`."""
+        job_id, target = self._key
+        return (
+            "if the other log is gone for good: DELETE FROM "  # noqa: S608, for people
+            f"{self._table} WHERE job = '{job_id}' AND target = '{target}'"
+        )
+
+    def read_claim(self, number: int) -> bytes | None:
+        """See `ClaimKeeper`."""
+        mark = self._mark
+        self._cursor.execute(
+            f"SELECT content FROM {self._table} WHERE job = {mark} AND target = {mark} "  # noqa: S608, a name of ours
+            f"AND number = {mark}",
+            (*self._key, number),
+        )
+        row = self._cursor.fetchone()
+        return None if row is None else str(row[0]).encode()
+
+    def write_claim(self, number: int, content: bytes) -> None:
+        """See `ClaimKeeper`: a second one of the same key waits for the first, and changes nothing."""
+        mark = self._mark
+        self._connection.rollback()
+        if isinstance(self._connection, sqlite3.Connection):
+            self._cursor.execute("BEGIN IMMEDIATE")
+        self._cursor.execute(
+            f"INSERT INTO {self._table} (job, target, number, content) "  # noqa: S608, as above
+            f"VALUES ({mark}, {mark}, {mark}, {mark}) ON CONFLICT DO NOTHING",
+            (*self._key, number, content.decode()),
+        )
+        self._connection.commit()
+
+    def claim_path(self, number: int) -> str:
+        """See `ClaimKeeper`."""
+        return f"{self._table} number {number} beside {self.where}"
+
+    def refuse_earlier_output(self, _job_id: str) -> None:
+        """See `ClaimKeeper`: markers keep each batch from being written twice."""

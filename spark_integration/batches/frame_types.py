@@ -1,0 +1,95 @@
+"""Columns of a frame that a table of Spark's takes as they are.
+
+Spark's own rule for an append (`spark.sql.storeAssignmentPolicy`) cuts 1.99 to 1 for an integer, rounds decimals and
+makes moments of wall clocks by the zone of the session, without a word. What a table gets is written by Spark, so that
+values cannot be looked at here: types are compared, and a column is taken if no value of its type could change.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import types
+
+from coordlog.errors import SinkError
+
+__all__ = ["check_frame", "is_always_exact"]
+
+_INTEGERS: Final[dict[type[types.DataType], int]] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
+}
+_DIGITS: Final[dict[type[types.DataType], int]] = {
+    types.ByteType: 3,
+    types.ShortType: 5,
+    types.IntegerType: 10,
+    types.LongType: 19,
+}
+_FLOAT_BITS: Final[dict[type[types.DataType], int]] = {types.FloatType: 24, types.DoubleType: 53}
+"""Bits of the integers that a float keeps."""
+
+
+def check_frame(where: str, frame: types.StructType, table: types.StructType) -> None:
+    """Refuse a frame with a column of which values could be others in the table.
+
+    Args:
+        where: The destination, for errors.
+        frame: Columns of the rows.
+        table: Columns of the table; Spark itself refuses names that differ.
+
+    Raises:
+        SinkError: There is such a column; each is named with both types.
+    """
+    known = {one.name.lower(): one.dataType for one in table.fields}  # as Spark finds them
+    differences = [
+        f"column {one.name!r} is {one.dataType.simpleString()} and in the table "
+        f"{known[one.name.lower()].simpleString()}"
+        for one in frame.fields
+        if one.name.lower() in known and not is_always_exact(one.dataType, known[one.name.lower()])
+    ]
+    if differences:
+        raise SinkError(
+            where,
+            f"a batch does not fit the table: {'; '.join(differences)}",
+            "cast the columns in the frame to what the table has",
+        )
+
+
+def is_always_exact(source: types.DataType, target: types.DataType) -> bool:
+    """Whether each value of `source` is the same in `target`."""
+    if isinstance(source, types.NullType) or (type(source) is type(target) and source == target):
+        return True
+    match source, target:
+        case types.StructType(), types.StructType():
+            inner = {one.name: one.dataType for one in target.fields}
+            return len(inner) == len(source.fields) and all(
+                one.name in inner and is_always_exact(one.dataType, inner[one.name])
+                for one in source.fields
+            )
+        case types.ArrayType(), types.ArrayType():
+            return is_always_exact(source.elementType, target.elementType)
+        case types.MapType(), types.MapType():
+            return is_always_exact(source.keyType, target.keyType) and is_always_exact(
+                source.valueType, target.valueType
+            )
+        case types.DecimalType(), types.DecimalType():
+            whole = target.precision - target.scale >= source.precision - source.scale
+            return whole and target.scale >= source.scale
+        case types.FloatType(), types.DoubleType():
+            return True
+        case types.StringType(), types.StringType():
+            return True
+        case _:
+            return _holds_integers(source, target)
+
+
+def _holds_integers(source: types.DataType, target: types.DataType) -> bool:
+    bits = _INTEGERS.get(type(source))
+    if bits is None:
+        return False
+    if isinstance(target, types.DecimalType):
+        return target.precision - target.scale >= _DIGITS[type(source)]
+    kept = {**_INTEGERS, **_FLOAT_BITS}.get(type(target), 0)
+    return bool(bits <= kept)

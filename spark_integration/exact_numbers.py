@@ -1,0 +1,160 @@
+"""Numbers in another type of number, and texts as floats: the same value, or none."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["WHOLE_LIMITS", "are_whole_exact", "cast_number", "floats_of_texts", "is_number"]
+
+WHOLE_LIMITS: Final = {pa.float16(): 2.0**11, pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+"""Limit of each type: whole numbers below it are exact, those from it on perhaps not."""
+_WHOLE: Final = r"^[ \t]*[+-]?[0-9]+[ \t]*$"
+_HAS_DIGIT: Final = "[0-9]"
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether it is an integer, a float or a decimal."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def cast_number(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """`values` as numbers of `target`, each of the same value: 2.0 is 2, and NaN is no integer.
+
+    Raises:
+        pa.ArrowInvalid: A value has no equal in `target`.
+    """
+    from_float, to_float = pa.types.is_floating(values.type), pa.types.is_floating(target)
+    if pa.types.is_decimal(values.type) != pa.types.is_decimal(target):
+        return _between_decimals(values, target)
+    if not to_float and not from_float:
+        return values.cast(
+            target
+        )  # of decimals it refuses lost digits, on either side of the point
+    if from_float and to_float:
+        cast = values.cast(target, safe=False)
+        is_wider = target.bit_width > values.type.bit_width
+        if not is_wider and not _are_equal(values.cast(pa.float64()), cast.cast(pa.float64())):
+            raise pa.ArrowInvalid("a value would be rounded")
+        return cast
+    if from_float:
+        # Of float16 Arrow would compare the bits.
+        return (values if values.type != pa.float16() else values.cast(pa.float64())).cast(target)
+    return _floats_of_integers(values, target)
+
+
+def are_whole_exact(floats: pa.Array, target: pa.DataType) -> bool:
+    """Whether all are in the range in which each whole number is a `target`.
+
+    Of floats that were read from texts, those of whole numbers are then exact.
+    """
+    data = floats.buffers()[1]
+    if len(floats) and data is not None:
+        # The quick way, without an allocation. A NaN, or bits in the place of a null, end below.
+        plain = pa.Array.from_buffers(
+            floats.type, len(floats), [None, data], offset=floats.offset
+        ).to_numpy()
+        if max(plain.max(), -plain.min()) < WHOLE_LIMITS[target]:
+            return True
+    return not _has_large(floats, target)[0]
+
+
+def floats_of_texts(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts as the nearest floats; a text without fraction and exponent must be exact.
+
+    `0.1` and `12345678901234567.89` are doubles; `9007199254740993`, of which a double keeps ...992,
+    is none; nor is a number beyond the largest of the type.
+
+    Raises:
+        pa.ArrowInvalid: A text is no number, or none of `target`.
+    """
+    floats = texts.cast(target)
+    values = floats.cast(pa.float64())
+    has_large, is_large = _has_large(values, target)
+    if not has_large:
+        return floats
+    texts, values = texts.filter(is_large), values.filter(is_large)
+    is_inf = pc.call_function("is_inf", [values])
+    beyond = texts.filter(pc.call_function("and", [is_inf, _matches(texts, _HAS_DIGIT)]))
+    if len(beyond):
+        raise pa.ArrowInvalid(f"{beyond[0]} is beyond the largest {target}")
+    is_whole = _matches(texts, _WHOLE)
+    wholes = zip(
+        texts.filter(is_whole).to_pylist(), values.filter(is_whole).to_pylist(), strict=True
+    )
+    for text, number in wholes:
+        if Decimal(text.strip()) != number:
+            raise pa.ArrowInvalid(f"{text} would be rounded to {number!r}")
+    return floats
+
+
+def _has_large(floats: pa.Array, target: pa.DataType) -> tuple[bool, pa.Array]:
+    limit = pa.scalar(WHOLE_LIMITS[target], floats.type)
+    is_large = pc.call_function("greater_equal", [pc.call_function("abs", [floats]), limit])
+    return bool(pc.call_function("any", [is_large]).as_py()), is_large
+
+
+def _matches(texts: pa.Array, pattern: str) -> pa.Array:
+    options = pc.MatchSubstringOptions(pattern)
+    return pc.call_function("match_substring_regex", [texts], options)
+
+
+def _floats_of_integers(values: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        if target != pa.float16():  # of which Arrow lets 70000 be inf
+            return values.cast(target)
+    except pa.ArrowInvalid:
+        pass  # it refuses 2**60 too, which a double holds
+    cast = values.cast(target, safe=False)
+    if not _are_equal(values, cast.cast(pa.float64()).cast(values.type)):
+        raise pa.ArrowInvalid("a value would be rounded")
+    return cast
+
+
+def _are_equal(values: pa.Array, others: pa.Array) -> bool:
+    differ = pc.call_function("not_equal", [values, others])
+    if not pc.call_function("any", [differ]).as_py():
+        return True
+    if not pa.types.is_floating(values.type):
+        return False
+    nans = [pc.call_function("is_nan", [side]) for side in (values, others)]
+    differ = pc.call_function("and_not", [differ, pc.call_function("and", nans)])
+    return not pc.call_function("any", [differ]).as_py()
+
+
+def _between_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Decimals to and from other numbers: by way of int64 if all are whole, or else one by one.
+
+    Arrow's own casts go by way of rounded doubles.
+    """
+    try:
+        if pa.types.is_decimal(target):
+            wide = pa.decimal256(76, max(target.scale, 0))
+            return cast_number(values, pa.int64()).cast(wide).cast(target)
+        return cast_number(values.cast(pa.int64()), target)
+    except pa.ArrowInvalid:
+        return pa.array([_as(cell.as_py(), target) for cell in values], target)
+
+
+def _as(value: Decimal | float | None, target: pa.DataType) -> Decimal | float | None:
+    if value is None:
+        return None
+    if pa.types.is_decimal(target):
+        exact = Decimal(value)
+        if not exact.is_finite():
+            raise pa.ArrowInvalid(f"{value} is no decimal")
+        return exact
+    assert isinstance(value, Decimal), "the other one is a decimal"
+    if pa.types.is_integer(target):
+        if value != value.to_integral_value():
+            raise pa.ArrowInvalid(f"{value} has a fraction")
+        return int(value)
+    number: float = pa.scalar(float(value)).cast(target, safe=False).as_py()
+    if not math.isfinite(number) or Decimal(number) != value:
+        raise pa.ArrowInvalid(f"{value} would be rounded to {number!r}")
+    return number

@@ -1,0 +1,112 @@
+"""Types of a sample's values, so that all of them are exact in theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coordlog.spark_integration.exact_cast import (
+    InexactError,
+    exact_cast,
+    exact_from_text,
+)
+
+from .json_values import inexact_numbers, number_texts, read_objects, readable
+
+__all__ = ["BIG_INTEGERS", "WIDE", "infer_json", "type_of_texts"]
+
+WIDE: Final = pa.decimal128(19, 0)
+"""Mark for int64 with a value that no double has, until the types of all files are known."""
+BIG_INTEGERS: Final = pa.decimal128(38, 0)
+"""Type of whole numbers in JSON, some of which are beyond int64."""
+_CODE: Final = r"^-?0[0-9xX]"
+"""Texts that Arrow takes for numbers, though the number does not give them back: `007`."""
+
+
+def type_of_texts(texts: pa.Array, inferred: pa.DataType) -> pa.DataType:
+    """The type of a column of a CSV file whose texts Arrow would have as `inferred`.
+
+    Strings, if the numbers would be rounded, or lose zeros in front; `WIDE` for integers that do not
+    go together with floats.
+    """
+    trimmed = pc.call_function("utf8_trim", [texts], pc.TrimOptions(" \t"))
+    is_code = pc.call_function("match_substring_regex", [trimmed], pc.MatchSubstringOptions(_CODE))
+    if pc.call_function("any", [is_code]).as_py():
+        return pa.string()
+    if inferred == pa.float64():
+        return inferred if _are(texts, inferred) else pa.string()
+    assert inferred == pa.int64(), "the caller has looked"
+    return _of_integers(exact_from_text(texts, inferred))
+
+
+def infer_json(text: str) -> pa.Schema:
+    """The fields of the objects in `text`, with `WIDE` for int64 that does not go together with floats.
+
+    Raises:
+        ValueError: A line is no object, or a field has numbers that no one type holds; as Arrow's
+            own errors are.
+    """
+    table = read_objects(text, None, "infer")
+    inferred = table.schema
+    times_as_texts = readable(inferred)
+    if times_as_texts != inferred:
+        table = read_objects(text, times_as_texts, "ignore")
+    rounded = {path for path, _ in inexact_numbers(text, inferred)}
+    if rounded:
+        inferred = _with_big_integers(text, inferred, rounded)
+    return pa.schema(
+        pa.field(field.name, _refined(column.combine_chunks(), field.type))
+        for column, field in zip(table.columns, inferred, strict=True)
+    )
+
+
+def _refined(values: pa.Array, inferred: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(inferred):
+        zoned = pa.timestamp(inferred.unit, "UTC")
+        return next((one for one in (inferred, zoned) if _are(values, one)), pa.string())
+    if inferred == pa.int64():
+        return _of_integers(values)
+    if pa.types.is_struct(inferred):
+        pieces = zip(values.flatten(), inferred, strict=True)
+        return pa.struct([(field.name, _refined(one, field.type)) for one, field in pieces])
+    if pa.types.is_list(inferred):
+        return pa.list_(_refined(values.flatten(), inferred.value_type))
+    return inferred
+
+
+def _with_big_integers(text: str, inferred: pa.Schema, rounded: Collection[str]) -> pa.Schema:
+    texts = number_texts(text.split("\n"), inferred)
+    for (path, _), numbers in texts.items():
+        if path in rounded and not _are(pa.array(numbers, pa.string()), BIG_INTEGERS):
+            raise ValueError(
+                f"field {path!r}: its numbers, {numbers[0]} the first, would be rounded in double, and "
+                f"are not all whole numbers of at most {BIG_INTEGERS.precision} digits"
+            )
+
+    def replaced(path: str, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([(one.name, replaced(f"{path}.{one.name}", one.type)) for one in kind])
+        if pa.types.is_list(kind):
+            return pa.list_(replaced(f"{path}[]", kind.value_type))
+        return BIG_INTEGERS if path in rounded else kind
+
+    return pa.schema(pa.field(one.name, replaced(one.name, one.type)) for one in inferred)
+
+
+def _of_integers(values: pa.Array) -> pa.DataType:
+    try:
+        exact_cast(values, pa.float64())
+    except InexactError:
+        return WIDE
+    return pa.int64()
+
+
+def _are(texts: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        exact_from_text(texts, kind)
+    except InexactError:
+        return False
+    return True

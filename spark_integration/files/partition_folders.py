@@ -1,0 +1,58 @@
+"""Folders such as `month=3`, by which Hive and Spark keep a column out of the files: refused by name, or ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final, Literal
+
+from coordlog.errors import SourceError
+
+__all__ = ["PartitionFolders", "check_partition_folders"]
+
+PartitionFolders = Literal["refuse", "ignore"]
+
+_GLOB: Final = re.compile(r"[*?\[{]")
+_FOLDER: Final = re.compile(r"([^=]+)=.*")
+
+
+def check_partition_folders(url: str, paths: Iterable[str], columns: Collection[str]) -> None:
+    """Refuse files whose folders hold a column that their rows have not: it would be lost without a word.
+
+    Folders of the source's own path are no columns: a path that ends with `/month=3` means that month.
+
+    Args:
+        url: The source's path, glob or URL.
+        paths: Of its files.
+        columns: Of their rows.
+
+    Raises:
+        SourceError: A folder is such a partition.
+    """
+    named: set[str] | None = None
+    for path in paths:
+        if "=" not in path:
+            continue
+        if named is None:
+            named = _own_folders(url)
+        for folder in path.split("/")[:-1]:
+            partition = _FOLDER.fullmatch(folder)
+            if partition is None or folder in named or partition[1] in columns:
+                continue
+            raise SourceError(
+                path,
+                f"its folder {folder!r} holds the column {partition[1]!r}, which the rows in the file do not have: "
+                "columns of Hive-style partition folders are not read",
+                "read one partition as a source of its own, write the column into the files, or read without it: "
+                "partition_folders='ignore', --partition-folders ignore",
+            )
+
+
+def _own_folders(url: str) -> set[str]:
+    """The folders of a source's path, up to where a pattern begins."""
+    own: set[str] = set()
+    for folder in url.split("/"):
+        if _GLOB.search(folder):
+            break
+        own.add(folder)
+    return own

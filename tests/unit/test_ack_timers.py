@@ -1,0 +1,93 @@
+"""The time from delivery to ack: no ack is missing before its attempt has handled all that came before (clause C4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordlog.messages import Marker
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from kernel_fakes import NotingProvider, chain_of, event_ids, inside, send_down
+
+pytestmark = pytest.mark.clause("C4")
+
+
+def busy(provider: NotingProvider) -> tuple[HandDrivenJob, FakeAttempt]:
+    """An attempt that is in a long call, and an ack timeout of 5 s."""
+    job = HandDrivenJob(chain_of(provider), options=RuntimeOptions(ack_timeout_s=5))
+    attempt = job.register(0)
+    attempt.returns_markers = False
+    return job, attempt
+
+
+def test_an_attempt_in_a_long_call_does_not_miss_an_ack() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1))
+
+    job.advance(500)
+    attempt.ack("source", event_ids(attempt)[0])
+    attempt.return_marker()
+    job.advance(500)
+
+    assert job.history(Kind.ATTEMPT_FAILED) == []
+
+
+def test_one_marker_serves_all_events_that_wait_on_a_connection() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, *range(50)))
+
+    job.advance(500)
+
+    assert len(attempt.got(Marker)) == 1
+
+
+def test_an_attempt_that_returns_the_marker_and_not_the_ack_fails_by_the_name_of_the_event() -> (
+    None
+):
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1, 2))
+    first, second = event_ids(attempt)
+    job.advance(6)
+    attempt.ack("source", first)
+
+    attempt.return_marker()
+
+    (failed,) = job.history(Kind.ATTEMPT_FAILED)
+    assert failed.reason == (
+        f"no ack of event {second} (test.down@1) to operator 'source' within 5 s"
+    )
+
+
+def test_events_whose_time_runs_out_behind_a_marker_get_the_next_one() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.advance(6)
+    inside(attempt, provider, send_down(provider, 0, 2))
+    job.advance(10)
+    first, _ = event_ids(attempt)
+
+    attempt.ack("source", first)
+    attempt.return_marker()
+    assert job.history(Kind.ATTEMPT_FAILED) == []
+    attempt.return_marker()
+
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 1
+
+
+def test_a_marker_of_a_connection_that_is_gone_fails_nobody() -> None:
+    provider = NotingProvider()
+    job, attempt = busy(provider)
+    inside(attempt, provider, send_down(provider, 0, 1))
+    job.advance(6)
+    attempt.lose()
+    job.register(0)
+
+    attempt.return_marker()
+
+    assert len(job.history(Kind.ATTEMPT_FAILED)) == 1
+    assert job.runtime.state.live_count == 1

@@ -1,0 +1,179 @@
+"""The fold of a job's batches: what it refuses, by number and ranges, and what it forgets so that it does not grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind, Record
+from coordlog.spark_integration.batches import ledger
+from coordlog.spark_integration.batches.ledger import (
+    BatchesState,
+    BatchKey,
+    BatchProvider,
+    standing_of,
+    unnamed_write,
+    why_refused,
+)
+from coordlog.spark_integration.batches.payloads import (
+    BatchIntent,
+    BatchOutcome,
+    BatchPart,
+    PartOutcome,
+)
+
+
+class Ledger:
+    """A state, and what has come to its log."""
+
+    def __init__(self) -> None:
+        self.state, self.sequence = BatchesState(), 0
+
+    def record(self, kind: Kind, value: Payload) -> None:
+        self.sequence += 1
+        record = Record(
+            kind=kind,
+            epoch=0,
+            driver_id="d",
+            sequence=self.sequence,
+            timestamp_us=0,
+            job_id="orders",
+        )
+        assert BatchProvider.projection is not None
+        self.state = BatchProvider.projection.apply(self.state, record, value)
+
+    def give(
+        self,
+        key: BatchKey,
+        *,
+        done: tuple[str, ...] = ("sink",),
+        left: tuple[str, ...] = (),
+        ranges: str = "",
+    ) -> None:
+        """An intent of these sinks' parts, and its outcome."""
+        parts = [BatchPart(sink=name, rows=1, files=[], details={}) for name in (*done, *left)]
+        outcomes = [
+            PartOutcome(sink=name, is_done=name in done, rows=1, details={})
+            for name in (*done, *left)
+        ]
+        self.record(
+            Kind.COMMIT_INTENT,
+            BatchIntent(
+                query_id=key.query_id,
+                batch_id=key.batch_id,
+                is_write=key.is_write,
+                parts=parts,
+                ranges=ranges,
+            ),
+        )
+        self.record(
+            Kind.COMMIT_OUTCOME,
+            BatchOutcome(
+                query_id=key.query_id,
+                batch_id=key.batch_id,
+                is_write=key.is_write,
+                parts=outcomes,
+            ),
+        )
+
+    def refusal(self, key: BatchKey, ranges: str = "") -> str:
+        return why_refused(self.state, key, "", ranges) or ""
+
+
+def batch(number: int) -> BatchKey:
+    return BatchKey(query_id="q-1", batch_id=number)
+
+
+def write(write_id: str) -> BatchKey:
+    return BatchKey(query_id=write_id, batch_id=0, is_write=True)
+
+
+def test_a_number_that_is_committed_is_refused_with_other_ranges() -> None:
+    books = Ledger()
+    books.give(batch(3), ranges="aa")
+    assert books.refusal(batch(3), "aa") == ""
+    assert books.refusal(batch(3)) == "", "not every Spark has the file there"
+    assert books.refusal(batch(4), "bb") == ""
+    said = books.refusal(batch(3), "bb")
+    assert "batch 3 of query q-1 is committed with other rows" in said
+    assert "ended at aa (a fingerprint), and end at bb now" in said
+    assert "offsets/3" in said
+    assert "instead_of='q-1'" in said
+
+
+def test_a_part_that_a_sink_has_is_refused_with_other_ranges() -> None:
+    books = Ledger()
+    books.give(batch(3), done=("files",), left=("delta",), ranges="aa")
+    assert books.refusal(batch(3), "aa") == ""
+    assert "batch 3 of query q-1 is at 'files' with other rows" in books.refusal(batch(3), "bb")
+
+
+def test_a_batch_of_which_no_sink_has_anything_may_be_planned_anew() -> None:
+    books = Ledger()
+    books.give(batch(3), done=(), left=("delta",), ranges="aa")
+    assert books.refusal(batch(3), "bb") == ""
+
+
+def test_a_batch_behind_one_that_was_given_back_is_refused() -> None:
+    books = Ledger()
+    books.give(batch(3), done=("files",), left=("delta",))
+    said = books.refusal(batch(4))
+    assert "batch 3 of query q-1 is begun and not committed at 'delta'" in said
+    assert "Spark gives batch 4" in said
+    books.give(batch(3), done=("delta",))
+    assert books.refusal(batch(4)) == ""
+    assert standing_of(books.state, batch(3), ["delta", "files"]).is_done
+
+
+def test_another_query_has_no_ranges_of_the_one_before() -> None:
+    books = Ledger()
+    books.give(batch(0), ranges="aa")
+    books.give(BatchKey(query_id="q-2", batch_id=0), ranges="")
+    assert books.refusal(BatchKey(query_id="q-2", batch_id=0), "bb") == ""
+
+
+def test_of_writes_without_a_name_only_the_newest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "UNNAMED_WRITES_REMEMBERED", 3)
+    books = Ledger()
+    for number in range(10):
+        books.give(write(unnamed_write(f"{number}")))
+    books.give(write("named"))
+    done = [
+        standing_of(books.state, write(unnamed_write(f"{number}")), ["sink"]).is_done
+        for number in range(10)
+    ]
+    assert done == [False] * 7 + [True] * 3
+    assert standing_of(books.state, write("named"), ["sink"]).is_done
+    assert list(books.state.writes_done) == ["named/sink"]
+    assert len(books.state.unnamed_done) == 3
+    assert not books.state.writes
+
+
+def test_a_name_is_refused_once_the_job_has_as_many_as_it_remembers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "NAMED_WRITES_MAX", 2)
+    books = Ledger()
+    for name in ("monday", "tuesday"):
+        assert books.refusal(write(name)) == ""
+        books.give(write(name))
+    assert "the job has 2 writes with a name, and remembers no more than 2" in books.refusal(
+        write("wednesday")
+    )
+    assert books.refusal(write("monday")) == "", "it is known, and not done again"
+    assert books.refusal(write("mon")) != ""
+    assert books.refusal(write(unnamed_write("1"))) == ""
+
+
+def test_a_query_is_refused_once_as_many_others_have_been_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "FORMER_QUERIES_MAX", 1)
+    books = Ledger()
+    for query_id in ("q-1", "q-2"):
+        books.give(BatchKey(query_id=query_id, batch_id=0))
+    said = why_refused(books.state, BatchKey(query_id="q-3", batch_id=0), "q-2")
+    assert said is not None
+    assert "has had 1 queries before query q-2" in said

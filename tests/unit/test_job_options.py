@@ -1,0 +1,37 @@
+"""What a `Job` passes on to its driver and its tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordlog.errors import OptionError
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration import FileSource, Job, ParquetSink
+
+
+def job_in(folder: Path, **options: float) -> Job:
+    (folder / "in").mkdir(exist_ok=True)
+    return Job(
+        job_id="job",
+        log=MemoryLog("job"),
+        source=FileSource(str(folder / "in")),
+        sink=ParquetSink(str(folder / "out")),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_its_time_outs_reach_the_driver(tmp_path: Path) -> None:
+    job = job_in(tmp_path, ack_timeout_s=7, callback_timeout_s=8, registration_timeout_s=9)
+
+    options = job._options
+    assert options.runtime.ack_timeout_s == 7
+    assert options.callback_timeout_s == 8
+    assert options.runtime.registration_timeout_s == 9
+
+
+@pytest.mark.parametrize("option", ["ack_timeout_s", "callback_timeout_s", "call_timeout_s"])
+def test_a_time_out_that_is_out_of_range_is_refused_by_name(tmp_path: Path, option: str) -> None:
+    with pytest.raises(OptionError, match=option):
+        job_in(tmp_path, **{option: -1})

@@ -1,0 +1,306 @@
+"""Options of public constructors: wrong types and values are refused at once, all together, with the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from coordlog.errors import CoordlogError, OptionError, OptionsError
+from coordlog.log.kafka import KafkaLog
+from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration.batches.exactly_once import exactly_once
+from coordlog.spark_integration.batches.writes import coordinated_writes
+from coordlog.spark_integration.dataframes.service import coordinated
+from coordlog.spark_integration.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.given_schema import arrow_schema_of
+from coordlog.spark_integration.job import Job
+from coordlog.spark_integration.kafka.source import KafkaSource
+from coordlog.spark_integration.session import local_session
+
+
+def file_source(**options: Any) -> object:  # noqa: ANN401, wrong ones
+    return FileSource("in", **options)
+
+
+def kafka_source(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {"topics": "t", "bootstrap_servers": "h:1", **options}
+    return KafkaSource(**given)
+
+
+def sink(**options: Any) -> object:  # noqa: ANN401, as above
+    return ParquetSink("out", **options)
+
+
+def job(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {
+        "job_id": "job",
+        "log": MemoryLog(),
+        "source": FileSource("in"),
+        **options,
+    }
+    return Job(**given)
+
+
+def kafka_log(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {"topic": "job.log", "bootstrap_servers": "h:1", **options}
+    return KafkaLog(**given)
+
+
+def job_log(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {"job_id": "job", "bootstrap_servers": "h:1", **options}
+    return KafkaLog.for_job(**given)
+
+
+def endpoint(**options: Any) -> object:  # noqa: ANN401, as above
+    return EndpointOptions(**options)
+
+
+def reads(**options: Any) -> object:  # noqa: ANN401, as above
+    values: dict[str, Any] = {
+        "spark": None,
+        "job_id": "job",
+        "source": FileSource("in"),
+        "log": MemoryLog(),
+    }
+    return coordinated(**{**values, **options})
+
+
+def batches(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {
+        "job": "job",
+        "sink": ParquetSink("out"),
+        "log": MemoryLog(),
+        **options,
+    }
+    return exactly_once(**given)
+
+
+def writes(**options: Any) -> object:  # noqa: ANN401, as above
+    values: dict[str, Any] = {
+        "spark": None,
+        "job_id": "job",
+        "sink": ParquetSink("out"),
+        "log": MemoryLog(),
+    }
+    return coordinated_writes(**{**values, **options})
+
+
+def session(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {"slots": 1, **options}
+    return local_session(**given)
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value", "expected"),
+    [
+        (file_source, "format", "xml", "'csv' or 'jsonl' or 'parquet' or 'text'"),
+        (file_source, "batch_rows", "8192", "a whole number"),
+        (file_source, "watch", "yes", "True or False"),
+        (file_source, "null_values", "NA", "a sequence, each a text"),
+        (file_source, "column_names", [1], "a sequence, each a text or None"),
+        (file_source, "storage_options", "key=1", "a mapping of a text to a text or None"),
+        (file_source, "watch_interval_s", True, "a number"),
+        (file_source, "delimiter", 9, "a text"),
+        (kafka_source, "topics", 5, "a text or a sequence, each a text"),
+        (kafka_source, "bounded", "false", "True or False"),
+        (kafka_source, "security", {"protocol": "SSL"}, "a Security or None"),
+        (kafka_source, "decode", "xml", "'utf8' or 'json' or None"),
+        (sink, "partition_by", "a", "a sequence, each a text"),
+        (sink, "roll_rows", 1.5, "a whole number or None"),
+        (sink, "widen", 1, "True or False"),
+        (job, "job_id", None, "a text"),
+        (job, "parallelism", "4", "a whole number"),
+        (job, "allow_non_restored_state", "sink", "a sequence, each a text"),
+        (job, "batch", "no", "True or False"),
+        (job, "on_restored", "print", "a function or None"),
+        (job, "checkpoint_interval_s", "10s", "a number"),
+        (kafka_log, "topic", 5, "a text"),
+        (kafka_log, "bootstrap_servers", ["h:1"], "a text"),
+        (kafka_log, "security", {"protocol": "SSL"}, "a Security or None"),
+        (kafka_log, "connect_timeout_s", "5", "a number"),
+        (kafka_log, "replication", 3.0, "a whole number or None"),
+        (job_log, "job_id", None, "a text"),
+        (job_log, "topic_prefix", None, "a text"),
+        (reads, "job_id", 7, "a text"),
+        (reads, "source", "in", "a Readable"),
+        (reads, "partitions", "4", "a whole number or None"),
+        (reads, "given_up", "stream", "a sequence, each a text"),
+        (reads, "endpoint", "127.0.0.1", "an EndpointOptions or None"),
+        (batches, "job", None, "a text"),
+        (batches, "take_over", "no", "True or False"),
+        (batches, "log_timeout_s", "60", "a number"),
+        (
+            batches,
+            "sink",
+            "out",
+            "a BatchSink or a ParquetSink or a mapping of a text to a BatchSink or a ParquetSink",
+        ),
+        (writes, "job_id", b"job", "a text"),
+        (writes, "instead_of", None, "a text"),
+        (session, "slots", "2", "a whole number"),
+        (session, "log_file", 3, "a text or a path or None"),
+        (session, "settings", ["a=b"], "a mapping of a text to a text or None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_value(
+    make: Callable[..., object], option: str, value: object, expected: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        make(**{option: value})
+    assert str(refused.value) == f"{option} is {value!r}; it must be {expected}"
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "problems"),
+    [
+        (file_source, {"batch_rows": "1", "watch": "no"}, ["batch_rows is '1'", "watch is 'no'"]),
+        (file_source, {"batch_rows": 0, "delimiter": "ab"}, ["batch_rows is 0", "delimiter is 'a"]),
+        (kafka_source, {"batch_rows": 0, "pattern": "("}, ["topics is", "batch_rows is 0"]),
+        (
+            kafka_log,
+            {"replication": 0, "retention_ms": -2},
+            ["replication is 0", "retention_ms is"],
+        ),
+        (endpoint, {"host": 5, "tls": "yes"}, ["endpoint_host is 5", "endpoint_tls is 'yes'"]),
+        (endpoint, {"bind": "a b", "ports": "0"}, ["endpoint_bind is 'a b'", "endpoint_ports is"]),
+        (reads, {"job_id": 1, "partitions": 2.5}, ["job_id is 1", "partitions is 2.5"]),
+        (batches, {"job": 1, "take_over": 0}, ["job is 1", "take_over is 0"]),
+        (sink, {"roll_rows": 0, "partition_by": ["."]}, ["roll_rows is 0", "partition_by is '.'"]),
+        (
+            job,
+            {"job_id": "A", "parallelism": 0, "stop_timeout_s": -1, "payload_limit_bytes": 1},
+            ["job_id is 'A'", "stop_timeout_s is -1", "parallelism is 0", "payload_limit_bytes is"],
+        ),
+    ],
+)
+def test_all_that_is_wrong_is_said_together(
+    make: Callable[..., object], options: dict[str, object], problems: list[str]
+) -> None:
+    with pytest.raises(OptionsError) as refused:
+        make(**options)
+    assert len(refused.value.problems) == len(problems)
+    for said, expected in zip(refused.value.problems, problems, strict=True):
+        assert said.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("parquet", {"delimiter": ";"}),
+        ("parquet", {"encoding": "latin-1"}),
+        ("parquet", {"block_bytes": 100}),
+        ("jsonl", {"quote": None}),
+        ("jsonl", {"escape": "!"}),
+        ("jsonl", {"column_names": ["a"]}),
+        ("jsonl", {"null_values": ["NA"]}),
+        ("text", {"no_newlines_in_fields": True}),
+        ("text", {"schema": "a int"}),
+    ],
+)
+def test_an_option_that_does_nothing_for_the_format_is_refused(
+    name: str, options: dict[str, object]
+) -> None:
+    (option,) = options
+
+    with pytest.raises(OptionError, match=f"{option} is .* left out with format='{name}'"):
+        file_source(format=name, **options)
+
+
+def test_an_option_at_its_default_is_taken_for_every_format() -> None:
+    for name in ("csv", "jsonl", "parquet", "text"):
+        assert file_source(
+            format=name, delimiter=",", quote='"', encoding="utf-8", null_values=("",), schema=None
+        )
+
+
+def test_what_is_right_is_taken(tmp_path: Path) -> None:
+    file_source(null_values=("NA",), storage_options={"anon": "true"}, idle_timeout_s=None)
+    kafka_source(topics=["t", "u"], starting={("t", 0): 5})
+    sink(partition_by=[], roll_seconds=1)
+    kafka_log(connect_timeout_s=5, replication=None)
+    job_log(topic_prefix="a.")
+    endpoint(host="driver-7", ports="40000-40099", tls="on")
+    reads(given_up=("stream",), endpoint=EndpointOptions(), log_timeout_s=5)
+    batches(sink={"a": ParquetSink("out")}, function=lambda frame, _batch_id: frame)
+    writes(instead_of="older")
+    job(operators=None, checkpoint_interval_s=1, on_restored=lambda _restored: None)
+    FileSource(tmp_path)
+
+
+# --- a schema, however it is given ------------------------------------------------------------------------------------
+WANTED = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("the name", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC")),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("by", pa.map_(pa.string(), pa.struct([("n", pa.int32()), ("d", pa.date32())]))),
+    ]
+)
+DDL = (
+    "id BIGINT, `the name` string NOT NULL COMMENT 'it''s', at timestamp, price decimal(12, 2),"
+    " tags array<string>, by: map<string, struct<n: int, d: date>>"
+).replace("it''s", "a name")
+
+
+def test_a_ddl_string_is_a_schema() -> None:
+    assert arrow_schema_of("schema", DDL) == WANTED
+    assert arrow_schema_of("schema", WANTED) is WANTED
+    assert arrow_schema_of("schema", None) is None
+
+
+def test_a_struct_type_is_a_schema() -> None:
+    given = StructType(
+        [
+            StructField("id", LongType()),
+            StructField("n", IntegerType(), nullable=False),
+            StructField("s", StringType()),
+            StructField("at", TimestampType()),
+        ]
+    )
+    expected = arrow_schema_of("schema", "id bigint, n int NOT NULL, s string, at timestamp")
+    assert arrow_schema_of("schema", given) == expected
+
+
+@pytest.mark.parametrize("make", [file_source, sink])
+def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
+    for schema in (DDL, WANTED, StructType([StructField("id", LongType())])):
+        make(schema=schema)
+    kafka_source(decode="json", value_schema="id bigint")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ("", "it ends where a name is to be"),
+        ("id", "it ends where a type is to be"),
+        ("id bigint, …", "it cannot be read at '…'"),
+        ("id number", "'number' is no type"),
+        ("id bigint name string", "'name' stands where ',' is to be"),
+        ("id bigint, id string", "a column stands twice in id, id"),
+        ("a array<int", "it ends where '>' is to be"),
+        ("a decimal(99, 2)", "precision"),
+        ("a " + "array<" * 40 + "int" + ">" * 40, "nested more than 32 deep"),
+        (["id"], "it must be a pyarrow schema, a StructType of Spark, or a DDL string"),
+    ],
+)
+def test_what_is_no_schema_is_refused_at_once(schema: Any, why: str) -> None:  # noqa: ANN401, wrong ones
+    with pytest.raises(CoordlogError) as refused:
+        FileSource("in", schema=schema)
+    assert why in str(refused.value)
+    assert str(refused.value).startswith("schema is ")

@@ -1,0 +1,72 @@
+"""Folders such as `month=3` hold a column that is in no file: refused by name, unless it is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from coordlog.errors import OptionError, SourceError
+from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.spark_integration import FileSource
+
+ROWS = pa.table({"id": [1, 2, 3], "month": [1, 1, 2]})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As Spark's `partitionBy("month")` and `ParquetSink(partition_by=["month"])` write it."""
+    partitioning = ds.partitioning(pa.schema([("month", pa.int64())]), flavor="hive")
+    ds.write_dataset(ROWS, tmp_path / "in", format="parquet", partitioning=partitioning)
+    return tmp_path / "in"
+
+
+REFUSED = (
+    r"month=1/part-0.parquet: its folder 'month=1' holds the column 'month', which the rows .* do not have"
+    r".*--partition-folders ignore"
+)
+
+
+def test_a_column_that_is_in_folders_alone_is_refused_before_anything_starts(folder: Path) -> None:
+    source = FileSource(folder, format="parquet")
+    for look in (source.check, source.discover, source.coordinated().settle_schema):
+        with pytest.raises(SourceError, match=REFUSED):
+            look()
+
+
+@pytest.mark.parametrize("schemas", ["one", "each"])
+def test_files_of_later_listings_are_refused_too(tmp_path: Path, schemas: str) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(ROWS.select(["id"]), tmp_path / "in" / "a.parquet")
+    source = FileSource(tmp_path / "in", format="parquet", schemas=schemas)  # type: ignore[arg-type]
+    first = source.discover()
+    (tmp_path / "in" / "month=1").mkdir()
+    pq.write_table(ROWS.select(["id"]), tmp_path / "in" / "month=1" / "part-0.parquet")
+
+    with pytest.raises(SourceError, match=REFUSED):
+        source.discover_again(first.splits)
+
+
+def test_they_are_read_without_it_if_that_is_meant(folder: Path) -> None:
+    found = FileSource(folder, format="parquet", partition_folders="ignore").discover()
+    assert isinstance(found, SplitsDiscovered)
+    assert len(found.splits) == 2
+    with pytest.raises(OptionError, match="partition_folders is 'read'"):
+        FileSource(folder, partition_folders="read")  # type: ignore[arg-type]
+
+
+def test_a_column_that_the_files_have_too_is_lost_by_nobody(folder: Path) -> None:
+    for month in (1, 2):
+        (path,) = (folder / f"month={month}").iterdir()
+        pq.write_table(ROWS.slice(0, 1), path)
+
+    assert len(FileSource(folder, format="parquet").discover().splits) == 2
+
+
+def test_one_partition_may_be_a_source_of_its_own(folder: Path) -> None:
+    assert len(FileSource(folder / "month=1", format="parquet").discover().splits) == 1
+    with pytest.raises(SourceError, match=REFUSED):
+        FileSource(folder / "month=*", format="parquet").discover()

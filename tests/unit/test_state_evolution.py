@@ -1,0 +1,221 @@
+"""States of projections that an earlier schema has encoded: read with defaults, or refused by the field's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from immutables import Map
+
+from coordlog.chain import Chain, SourceSpec
+from coordlog.cli.exits import Exit
+from coordlog.cli.main import main
+from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, EventSourcedCoordinator
+from coordlog.errors import RestoreError
+from coordlog.log.memory import MemoryLog
+from coordlog.projections.operator_projection import OperatorProjection
+from coordlog.projections.state_codec import DerivedCodec
+from coordlog.runtime import RuntimeOptions
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_facts import EnumeratorState
+from coordlog.subtask import Poll, PollStatus, SourceReader
+from coordlog.testing.by_hand import HandDrivenJob
+from one_log import OneLog
+
+
+def state(named: str = "Counted", **fields: Any) -> type[Any]:  # noqa: ANN401, a type and perhaps a default
+    """A dataclass with these fields."""
+    return make_dataclass(
+        named,
+        [
+            (name, *given) if isinstance(given, tuple) else (name, given)
+            for name, given in fields.items()
+        ],
+        frozen=True,
+    )
+
+
+COUNT = (int, field(default=0))
+FIRST = state(count=COUNT)
+LATER = state(count=COUNT, last=(int, field(default=7)))
+
+
+class Pair(NamedTuple):
+    """Named tuples have defaults too."""
+
+    left: int
+    right: str = "none"
+
+
+def read(earlier: Any, now: Any, value: Any) -> Any:  # noqa: ANN401, any types of states
+    before = DerivedCodec(earlier)
+    return DerivedCodec(now).reader_of(before.schema_json)(before.encode(value))
+
+
+def test_an_added_field_has_its_default_and_one_that_is_gone_is_left_out() -> None:
+    assert read(FIRST, LATER, FIRST(count=3)) == LATER(count=3, last=7)
+    assert read(LATER, FIRST, LATER(count=3, last=9)) == FIRST(count=3)
+    many = state(names=(tuple[str, ...], field(default_factory=tuple)), count=COUNT)
+    assert read(FIRST, many, FIRST(count=3)) == many(names=(), count=3)
+
+
+def test_a_record_inside_of_maps_sequences_and_options_is_read_alike() -> None:
+    earlier = state("Outer", by=Map[str, FIRST], some=tuple[FIRST, ...], maybe=FIRST | None)  # type: ignore[valid-type]
+    now = state("Outer", by=Map[str, LATER], some=tuple[LATER, ...], maybe=LATER | None)  # type: ignore[valid-type]
+    value = earlier(by=Map({"a": FIRST(count=1)}), some=(FIRST(count=2),), maybe=None)
+
+    assert read(earlier, now, value) == now(
+        by=Map({"a": LATER(count=1, last=7)}), some=(LATER(count=2, last=7),), maybe=None
+    )
+    assert read(Pair, Pair, Pair(1, "b")) == Pair(1, "b")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "why_not"),
+    [
+        (FIRST, state(last=int, count=COUNT), "Counted.last is new, and has no default"),
+        (FIRST, state(count=str), "Counted.count was 'long', and is 'string' now"),
+        (FIRST, state(count=int | None), "Counted.count was 'long', and is 'null' or 'long' now"),
+        (int, str, "state was 'long', and is 'string' now"),
+        (FIRST, Pair, "state was a Counted, and is a Pair now"),
+        (tuple[int, ...], int, "state was 'array', and is 'long' now"),
+        (tuple[int, ...], tuple[str, ...], "state was 'long', and is 'string' now"),
+    ],
+)
+def test_any_other_difference_is_refused_by_its_place(
+    earlier: Any,  # noqa: ANN401, any type of states
+    now: Any,  # noqa: ANN401, as above
+    why_not: str,
+) -> None:
+    with pytest.raises(ValueError, match=why_not):
+        DerivedCodec(now).reader_of(DerivedCodec(earlier).schema_json)
+
+
+def test_a_schema_of_a_stranger_is_not_followed() -> None:
+    hostile = '{"type":"record","name":"Encoded","fields":[{"name":"state","type":{"type":"array","items":"null"}}]}'
+    with pytest.raises(ValueError, match="array of what takes almost no bytes"):
+        DerivedCodec(tuple[int, ...]).reader_of(hostile)
+
+
+# --- a pruned log and the next version of its job ---------------------------------------------------------------------
+class Reader(SourceReader):
+    """Reads nothing."""
+
+    def add_splits(self, splits: Sequence[bytes]) -> None:
+        raise AssertionError(splits)
+
+    def poll(self) -> Poll:
+        return Poll(status=PollStatus.WAITING)
+
+    def snapshot_state(self, checkpoint_id: int) -> bytes:
+        return b""
+
+
+class Counter(EventSourcedCoordinator[Any]):
+    """Counts events: its projection does."""
+
+    def handle_event_from_operator(self, subtask: int, attempt_number: int, event: Payload) -> None:
+        """The projection has it."""
+
+
+def chain_of(state_type: type[Any], *, version: int = 1) -> Chain:
+    def apply(state: Any, record: Record, value: Payload | None) -> Any:  # noqa: ANN401, the state
+        del value
+        is_event = record.kind is Kind.EVENT_TO_COORDINATOR
+        return state_type(count=state.count + 1) if is_event else state
+
+    counting = OperatorProjection(
+        name="mine",
+        version=version,
+        initial=state_type(count=0),
+        apply=apply,
+        codec=DerivedCodec(state_type),
+        survives_resets=True,  # there is no checkpoint
+    )
+
+    class Provider(CoordinatorProvider):
+        operator_id = "source"
+        payload_types: tuple[type[Payload], ...] = (EnumeratorState,)
+        projection: OperatorProjection[Any] | None = counting
+
+        def create(self, context: CoordinatorContext) -> Counter:
+            return Counter(context)
+
+    source = SourceSpec(operator_id="source", create_reader=Reader, coordinator=Provider())
+    return Chain(source=source, operators=[])
+
+
+def counted(log: MemoryLog, chain: Chain, events: int) -> HandDrivenJob:
+    job = HandDrivenJob(chain, log=log, options=RuntimeOptions(snapshot_every=5))
+    attempt, *_ = job.register_all()
+    for _ in range(events):
+        attempt.send("source", EnumeratorState(content=b"x"))
+    return job
+
+
+def snapshots_in(log: MemoryLog) -> list[int]:
+    stored = log.read(log.start_offset(), log.high_watermark())
+    return [one.offset for one in stored if one.record().kind is Kind.SNAPSHOT]
+
+
+@pytest.fixture
+def pruned() -> MemoryLog:
+    """Begins with a snapshot, behind which the job has counted on, to 30."""
+    log = MemoryLog("job in memory")
+    counted(log, chain_of(FIRST), 30).crash()
+    log.delete_below(snapshots_in(log)[2])
+    return log
+
+
+@pytest.mark.clause("E9")
+def test_a_pruned_log_is_restored_by_a_version_that_adds_a_field_with_a_default(
+    pruned: MemoryLog,
+) -> None:
+    later = HandDrivenJob(chain_of(LATER), log=pruned)
+    assert later.runtime.state.projections["source"] == LATER(count=30, last=7)
+    later.crash()
+
+    counted(pruned, chain_of(LATER), 10).crash()
+    again = HandDrivenJob(chain_of(LATER), log=pruned)
+    assert again.runtime.state.projections["source"] == LATER(count=40, last=7)
+
+
+@pytest.mark.clause("E9")
+@pytest.mark.parametrize(
+    ("chain", "why_not"),
+    [
+        (
+            chain_of(state(count=(float, field(default=0.0)))),
+            "Counted.count was 'long', and is 'do",
+        ),
+        (chain_of(LATER, version=2), "it has mine@1, and the job mine@2"),
+    ],
+)
+def test_another_version_is_refused_with_the_reason(
+    pruned: MemoryLog, chain: Chain, why_not: str
+) -> None:
+    before = pruned.high_watermark()
+    with pytest.raises(RestoreError, match=why_not) as refused:
+        HandDrivenJob(chain, log=pruned)
+    assert "start the version of the job that pruned it" in str(refused.value)
+    assert pruned.high_watermark() == before
+
+
+def test_a_prune_warns_that_versions_of_projections_are_bound_by_it(tmp_path: Path) -> None:
+    log = MemoryLog("job in memory")
+    job = counted(log, chain_of(FIRST), 30)
+    job.crash()
+    archive = str(tmp_path / "archive.avro")
+    done = CliRunner().invoke(
+        main,
+        ("prune", "job", "--yes", "--take-over", "--archive", archive),
+        obj=lambda _servers: OneLog(log),
+    )
+
+    assert done.exit_code == Exit.DONE, done.output
+    assert "only a job with the projections mine@1 of operator 'source' starts" in done.stderr

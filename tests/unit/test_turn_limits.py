@@ -1,0 +1,120 @@
+"""A turn has a bound: what coordinators do within it is counted, and past the bound it fails by name (clause A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordlog import turns
+from coordlog.coordinator import EventFuture
+from coordlog.errors import AttemptNotRunningError, TurnLimitError
+from coordlog.projections.state import Phase
+from coordlog.schemas.record import Kind
+from coordlog.testing.by_hand import HandDrivenJob
+from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of
+
+
+def sends_again(coordinator: Noting) -> None:
+    """Sends, and sends again when that has failed: to an attempt that is over, without end."""
+
+    def again(future: EventFuture) -> None:
+        try:
+            future.result()
+        except AttemptNotRunningError:
+            sends_again(coordinator)
+
+    coordinator.gateways[0].send_event(Down(n=1)).add_done_callback(again)
+
+
+def records_without_end(coordinator: Noting) -> None:
+    while True:
+        coordinator.context.record(Noted(text="x" * 30))
+
+
+def calls_without_end(coordinator: Noting) -> None:
+    while True:
+        coordinator.context.schedule(1, lambda: None)
+
+
+@pytest.mark.clause("A3")
+@pytest.mark.parametrize(
+    ("act", "limit", "value", "said"),
+    [
+        (sends_again, "TURN_RECORDS_MAX", 500, "501 records"),
+        (records_without_end, "TURN_BYTES_MAX", 1_000, "bytes of records"),
+        (calls_without_end, "TURN_CALLS_MAX", 50, "51 calls and timers"),
+    ],
+)
+@pytest.mark.may_fail
+def test_a_turn_that_would_not_end_fails_by_name_and_leaves_nothing(
+    act: Callable[[Noting], None],
+    limit: str,
+    value: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, limit, value)
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    provider.on["failed"] = lambda coordinator, *_said: act(coordinator)
+
+    attempt.lose()
+
+    (failure,) = job.history(Kind.GLOBAL_FAILURE)
+    assert failure.operator_id == "source"
+    assert "TurnLimitError: one turn has made " in (failure.reason or "")
+    assert said in (failure.reason or "")
+    assert f"the limit is {value}" in (failure.reason or "")
+    assert job.history(Kind.FACT) == []
+    assert job.runtime.host.open_work() == {}
+    job.stage_ends()
+    del provider.on["failed"]
+    job.advance(60)
+    assert job.runtime.state.phase is Phase.RUNNING
+
+
+@pytest.mark.clause("A3")
+def test_what_the_kernel_itself_records_in_a_turn_is_not_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_RECORDS_MAX", 10)
+    provider = NotingProvider()
+    job = HandDrivenJob(chain_of(provider))
+    attempt = job.register(0)
+    for _ in range(30):
+        provider.on["event"] = lambda coordinator, *_said: coordinator.gateways[0].send_event(
+            Down(n=1)
+        )
+        attempt.send("source", Down(n=0))
+
+    attempt.lose()
+
+    assert len(job.history(Kind.EVENT_FAILED)) == 30
+    assert job.history(Kind.GLOBAL_FAILURE) == []
+
+
+@pytest.mark.clause("K6")
+def test_a_coordinator_that_goes_on_past_the_bound_appends_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_RECORDS_MAX", 6)
+    provider = NotingProvider()
+    refused: list[str] = []
+
+    def record_all(coordinator: Noting, *_said: object) -> None:
+        for n in range(10):
+            try:
+                coordinator.context.record(Noted(text=str(n)))
+            except TurnLimitError as error:
+                refused.append(str(error))
+
+    provider.on["ready"] = record_all
+    job = HandDrivenJob(chain_of(provider))
+    job.register(0)
+
+    facts = job.history(Kind.FACT)
+    assert len(facts) + len(refused) == 10
+    assert len(facts) <= 6
+    assert job.runtime.state.phase is Phase.RUNNING
