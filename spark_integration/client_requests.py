@@ -181,13 +181,16 @@ class CoordinatorClient:
         """Have the endpoint prove that it holds the token.
 
         Raises:
-            ConnectionError: It does not; another process may listen there by now.
+            ConnectionRefusedError: Nobody listens there, or another process by now.
+            OSError: It is not reached.
+            WebSocketException: It is no endpoint of a driver.
+            ValueError: What it says cannot be read.
         """
         if self._tls is not None:
             return
-        from .endpoint import DriverHeard, hear_driver  # noqa: PLC0415, it serves these requests
+        from .endpoint import DriverHeard, ask_driver  # noqa: PLC0415, it serves these requests
 
-        heard = hear_driver(
+        heard = ask_driver(
             self._endpoint,
             job_id=None,
             driver_id=None,
@@ -195,7 +198,9 @@ class CoordinatorClient:
             timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
         )
         if heard is not DriverHeard.DRIVER:
-            raise ConnectionError("no driver answers there that this token proves; it was not sent")
+            raise ConnectionRefusedError(
+                "no driver answers there that this token proves; it was not sent"
+            )
 
     def close(self) -> None:
         """Let go of the connection; the next question makes another."""

@@ -71,7 +71,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["ANY_PORT", "DriverHeard", "Endpoint", "endpoint_address", "hear_driver"]
+__all__ = ["ANY_PORT", "DriverHeard", "Endpoint", "ask_driver", "endpoint_address", "hear_driver"]
 
 _log = logging.getLogger(__name__)
 
@@ -627,27 +627,47 @@ def hear_driver(
     Nothing of them is shown to it. With None for job or driver: whichever holds the token, and a
     driver has one of its own.
     """
-    deadline = time.monotonic() + timeout_s
-    nonce = new_nonce()
     try:
-        with connect(
-            endpoint + DRIVER_PATH,
-            additional_headers={VERSION_HEADER: str(WIRE_VERSION)},
-            proxy=None,
-            compression=None,
-            open_timeout=timeout_s,
-            ping_interval=None,
-            close_timeout=0.1,
-            max_size=MESSAGE_BYTES_MAX,
-            logger=SOCKET_LOGGER,
-            # Whoever answers proves himself by the token, and is shown nothing: no certificate is needed.
-            ssl=unverified_context() if is_encrypted(endpoint) else None,
-        ) as channel:
-            channel.send(encode(ClientHello(nonce=nonce)))
-            answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))
+        return ask_driver(
+            endpoint, job_id=job_id, driver_id=driver_id, tokens=tokens, timeout_s=timeout_s
+        )
     except (OSError, WebSocketException, ValueError) as error:
         _log.info("job=%s no driver answers at %s: %s", job_id, endpoint, error)
         return DriverHeard.NOTHING
+
+
+def ask_driver(
+    endpoint: str,
+    *,
+    job_id: str | None,
+    driver_id: str | None,
+    tokens: Iterable[Token],
+    timeout_s: float,
+) -> DriverHeard:
+    """As `hear_driver`, for a caller that has to know why nothing answers.
+
+    Raises:
+        OSError: Nothing is reached there; ConnectionRefusedError: nobody listens.
+        WebSocketException: It is no endpoint of a driver.
+        ValueError: What it says cannot be read.
+    """
+    deadline = time.monotonic() + timeout_s
+    nonce = new_nonce()
+    with connect(
+        endpoint + DRIVER_PATH,
+        additional_headers={VERSION_HEADER: str(WIRE_VERSION)},
+        proxy=None,
+        compression=None,
+        open_timeout=timeout_s,
+        ping_interval=None,
+        close_timeout=0.1,
+        max_size=MESSAGE_BYTES_MAX,
+        logger=SOCKET_LOGGER,
+        # Whoever answers proves himself by the token, and is shown nothing: no certificate is needed.
+        ssl=unverified_context() if is_encrypted(endpoint) else None,
+    ) as channel:
+        channel.send(encode(ClientHello(nonce=nonce)))
+        answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))
     if not isinstance(answer, DriverHello):
         return DriverHeard.NOTHING
     job_id, driver_id = job_id or answer.job_id, driver_id or answer.driver_id

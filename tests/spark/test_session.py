@@ -141,7 +141,7 @@ def test_a_query_session_has_sparks_own_settings_and_a_used_up_dataframe_fails_s
         [sys.executable, "-c", QUERY, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=280.0,  # four tries of a task, each of which looks for the service for 30 s
+        timeout=WAIT_S,
         check=True,
     )
 
