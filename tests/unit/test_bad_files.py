@@ -21,7 +21,9 @@ from coordlog.spark_integration.files.source import FileSource
 from coordlog.spark_integration.files.split_bytes import decode_split
 from coordlog.subtask import PollStatus
 
-CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[:-8]  # the test's name has these bytes: the same in each process
+CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
+    :-8
+]  # the test's name has these bytes: the same in each process
 
 
 def source_of(path: Path, **options: object) -> FileSource:
