@@ -181,25 +181,29 @@ class CoordinatorClient:
         """Have the endpoint prove that it holds the token.
 
         Raises:
-            ConnectionRefusedError: Nobody listens there, or another process by now.
-            OSError: It is not reached.
-            WebSocketException: It is no endpoint of a driver.
-            ValueError: What it says cannot be read.
+            ConnectionRefusedError: Nobody listens there.
+            ConnectionError: No driver proves itself; another process may listen there by now.
         """
         if self._tls is not None:
             return
         from .endpoint import DriverHeard, ask_driver  # noqa: PLC0415, it serves these requests
 
-        heard = ask_driver(
-            self._endpoint,
-            job_id=None,
-            driver_id=None,
-            tokens=(self._token,),
-            timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
-        )
+        try:
+            heard = ask_driver(
+                self._endpoint,
+                job_id=None,
+                driver_id=None,
+                tokens=(self._token,),
+                timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
+            )
+        except ConnectionRefusedError as refused:
+            raise ConnectionRefusedError(f"{refused}; the request was not sent") from refused
+        except (OSError, WebSocketException, ValueError) as error:
+            reason = f"no driver answers there: {str(error) or type(error).__name__}"
+            raise ConnectionError(f"{reason}; the request was not sent") from error
         if heard is not DriverHeard.DRIVER:
             raise ConnectionRefusedError(
-                "no driver answers there that this token proves; it was not sent"
+                "no driver answers there that this token proves; the request was not sent"
             )
 
     def close(self) -> None:
