@@ -438,14 +438,14 @@ def test_it_ends_in_order_when_its_guard_is_killed(home: Path) -> None:
 
 
 def test_without_a_client_it_stops_and_with_one_it_stays(home: Path) -> None:
-    idle_s = 2.0
+    idle_s = 5.0  # above what a busy machine takes from the start to the connection below
     status = start_shared(idle_minutes=idle_s / 60)
     state = running()
     assert status.idle_minutes == pytest.approx(idle_s / 60)
     with socket.create_connection(("127.0.0.1", state.port)):
         connected = time.monotonic()
-        # The passing of time is what is tested: with a client, three times the limit is nothing.
-        until(lambda: time.monotonic() - connected > 3 * idle_s, "three times the limit")
+        # The passing of time is what is tested: with a client, more than the limit is nothing.
+        until(lambda: time.monotonic() - connected > 1.5 * idle_s, "more than the limit")
         assert is_alive(state.java)
     closed = time.monotonic()
 
