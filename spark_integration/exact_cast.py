@@ -163,7 +163,7 @@ def _cast(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
     source = values.type
     if source == target:
         return values
-    if pa.types.is_null(source):
+    if pa.types.is_null(source) or (pa.types.is_null(target) and values.null_count == len(values)):
         return pa.nulls(len(values), target)
     if pa.types.is_dictionary(source):
         return _cast(leaf, values.dictionary_decode(), target)

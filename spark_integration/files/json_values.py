@@ -29,6 +29,7 @@ Unexpected = Literal["error", "ignore", "infer"]
 
 _DIGITS_MAX: Final = 76
 """Of Arrow's widest decimal."""
+_NO_OBJECT: Final = "a line must be one JSON object"
 
 
 class _Number(str):
@@ -69,6 +70,10 @@ def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) ->
     Raises:
         ValueError: As `parse_json`.
     """
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    # If a block begins with a null, Arrow's reader ends the process; one that comes later is a row of nulls.
+    if not all(line[0] == "{" and line[-1] == "}" for line in lines):
+        raise ValueError(_NO_OBJECT)
     data = text.encode()
     table = pa_json.read_json(
         pa.BufferReader(data),
@@ -77,9 +82,8 @@ def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) ->
             explicit_schema=schema, unexpected_field_behavior=unexpected
         ),
     )
-    lines = sum(map(bool, map(str.strip, text.split("\n"))))
-    if lines != table.num_rows:
-        raise ValueError("a line must be one JSON object")  # Arrow takes several, or a part of one
+    if len(lines) != table.num_rows:
+        raise ValueError(_NO_OBJECT)  # Arrow takes several
     return table
 
 
@@ -106,11 +110,20 @@ def inexact_numbers(text: str, schema: pa.Schema) -> Mapping[tuple[str, pa.DataT
 def number_texts(
     lines: Sequence[str], schema: pa.Schema
 ) -> Mapping[tuple[str, pa.DataType], Sequence[str]]:
-    """Numbers of each float field as they are written, by its path and type."""
+    """Numbers of each float field as they are written, by its path and type.
+
+    Raises:
+        ValueError: A line is nested too deep.
+    """
     found: dict[tuple[str, pa.DataType], list[str]] = {}
     for line in lines:
         if line.strip():
-            value = json.loads(line, parse_float=_Number, parse_int=_Number)
+            try:
+                value = json.loads(line, parse_float=_Number, parse_int=_Number)
+            except RecursionError as error:
+                raise ValueError(
+                    "it is nested too deep to see whether its numbers are exact"
+                ) from error
             _gather("", value, pa.struct(list(schema)), found)
     return found
 
@@ -200,6 +213,8 @@ def _readable_type(kind: pa.DataType, name: str) -> pa.DataType:
     types = pa.types
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
         return pa.string()
+    if types.is_null(kind):
+        return pa.string()  # of nulls alone Arrow's reader makes lists that are not whole
     if types.is_float16(kind):
         return pa.float64()
     if types.is_dictionary(kind):
