@@ -144,6 +144,35 @@ EXACT: tuple[Case, ...] = (
         options={"format": "jsonl"},
     ),
 )
+NOT_NULL: tuple[Case, ...] = (
+    _refused(
+        "no value in a column that has no nulls",
+        "row 3 .*, column 'a': the value null is no int64 not null",
+        {"a.csv": b"a,b\n1,2\n,3\n"},
+        schema="a bigint not null, b bigint",
+    ),
+    _refused(
+        "no field in a column that has no nulls",
+        r"line 2: field 'a': .* is no int64 not null",
+        {"a.json": b'{"a": 1}\n{"b": 1}\n'},
+        format="jsonl",
+        schema="a bigint not null, b bigint",
+    ),
+    Case(
+        name="values in a column that has no nulls",
+        files={"a.csv": b"a,b\n1,2\n3,\n"},
+        rows=((1, 2), (3, None)),
+        options={"schema": "a bigint not null, b bigint"},
+        twin=False,
+    ),
+    Case(
+        name="bytes that are no text",
+        files={"a.csv": b"a\n\xff\n"},
+        rows=((b"\xff",),),
+        options={"schema": "a binary"},
+        twin=False,
+    ),
+)
 JSON: tuple[Case, ...] = (
     Case(
         name="nested JSON",
@@ -230,4 +259,4 @@ NAMES: tuple[Case, ...] = tuple(
         ("letters of another script", "日本.csv"),
     )
 )
-CASES: tuple[Case, ...] = (*CSV, *EXACT, *JSON, *NAMES)
+CASES: tuple[Case, ...] = (*CSV, *EXACT, *NOT_NULL, *JSON, *NAMES)

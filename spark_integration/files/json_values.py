@@ -20,10 +20,18 @@ from coordlog.spark_integration.exact_cast import (
     InexactError,
     exact_from_json,
     exact_from_text,
+    refuse_nulls,
 )
 from coordlog.spark_integration.exact_numbers import WHOLE_LIMITS, are_whole_exact
 
-__all__ = ["inexact_numbers", "number_texts", "parse_json", "read_objects", "readable"]
+__all__ = [
+    "check_json_types",
+    "inexact_numbers",
+    "number_texts",
+    "parse_json",
+    "read_objects",
+    "readable",
+]
 
 Unexpected = Literal["error", "ignore", "infer"]
 
@@ -176,7 +184,7 @@ def _check_numbers(text: str, schema: pa.Schema) -> None:
 
 def _column(values: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return exact_from_json(values, field.type)
+        return refuse_nulls(exact_from_json(values, field.type), field)
     except InexactError as error:
         raise ValueError(f"field {field.name + error.path!r}: {error}") from error
 
@@ -197,6 +205,19 @@ def _gather(
     elif _is_list(kind) and isinstance(value, list):
         for one in value:
             _gather(f"{path}[]", one, kind.value_type, found)
+
+
+def check_json_types(schema: pa.Schema) -> None:
+    """See that JSON has values of each type.
+
+    Raises:
+        ValueError: Of one it has none.
+    """
+    as_read = readable(schema)
+    try:
+        read_objects("{}", as_read, "ignore")
+    except pa.ArrowNotImplementedError as error:
+        raise ValueError(f"{error}; read it as a struct, a text or a number") from error
 
 
 # --- what Arrow reads -----------------------------------------------------------------------------------

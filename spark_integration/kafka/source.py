@@ -25,7 +25,7 @@ from coordlog.limits import (
 from coordlog.log.kafka import Security
 from coordlog.log.kafka.client import check_servers
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.files.json_values import readable
+from coordlog.spark_integration.files.json_values import check_json_types
 from coordlog.spark_integration.given_schema import arrow_schema_of
 
 from .cluster import Cluster, Isolation, Partition, Starting
@@ -200,7 +200,7 @@ class KafkaSource:
 def _check_readable(schema: pa.Schema | None) -> None:
     try:
         if schema is not None:
-            readable(schema)
+            check_json_types(schema)
     except ValueError as error:
         raise OptionError(
             "value_schema", str(schema), f"of types that JSON has ({error})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,18 @@ DDL = (
 ).replace("it''s", "a name")
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.map_(pa.string(), pa.int8()), pa.list_view(pa.int8()), pa.bool8()], ids=str
+)
+def test_types_that_json_has_not_are_refused_at_once(kind: pa.DataType) -> None:
+    for make, option in (
+        (partial(file_source, format="jsonl"), "schema"),
+        (partial(kafka_source, decode="json"), "value_schema"),
+    ):
+        with pytest.raises(OptionError, match=f"{option} is .* of types that "):
+            make(**{option: pa.schema([("a", kind)])})
+
+
 def test_a_ddl_string_is_a_schema() -> None:
     assert arrow_schema_of("schema", DDL) == WANTED
     assert arrow_schema_of("schema", WANTED) is WANTED
@@ -277,7 +290,7 @@ def test_a_struct_type_is_a_schema() -> None:
     assert arrow_schema_of("schema", given) == expected
 
 
-@pytest.mark.parametrize("make", [file_source, sink])
+@pytest.mark.parametrize("make", [partial(file_source, format="parquet"), sink], ids=["in", "out"])
 def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
     for schema in (DDL, WANTED, StructType([StructField("id", LongType())])):
         make(schema=schema)
@@ -297,6 +310,11 @@ def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
         ("a decimal(99, 2)", "precision"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "nested more than 32 deep"),
         (["id"], "it must be a pyarrow schema, a StructType of Spark, or a DDL string"),
+        (pa.schema([]), "at least one column"),
+        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), "each named once"),
+        ("a array<int>", "column 'a': CSV has no list<item: int32>; read it as a text"),
+        (pa.schema([("a", pa.string_view())]), "CSV has no string_view"),
+        (pa.schema([("a", pa.month_day_nano_interval())]), "CSV has no month_day_nano_interval"),
     ],
 )
 def test_what_is_no_schema_is_refused_at_once(schema: Any, why: str) -> None:  # noqa: ANN401, wrong ones
