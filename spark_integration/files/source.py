@@ -195,7 +195,6 @@ class FileSource:
             lambda: check_compression(compression),
             lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
             lambda: _check_names(given, column_names),
-            lambda: _check_schema(format, given),
             lambda: _check_watch(
                 watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s
             ),
@@ -476,7 +475,11 @@ def _csv_checks(
                 option, value, f"left out with format={name!r}: it is for {' and '.join(formats)}"
             )
 
-    return [csv_options, *(partial(check, *one) for one in _OF_FORMATS.items())]
+    return [
+        csv_options,
+        partial(_check_schema, name, schema),
+        *(partial(check, *one) for one in _OF_FORMATS.items()),
+    ]
 
 
 def _check_path(url: str) -> None:
