@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 
 from .exact_numbers import cast_number, floats_of_texts, is_number
 
-__all__ = ["InexactError", "are_same_kind", "exact_cast", "exact_from_json", "exact_from_text"]
+__all__ = [
+    "InexactError",
+    "are_same_kind",
+    "exact_cast",
+    "exact_from_json",
+    "exact_from_text",
+    "refuse_nulls",
+]
 
 _SHOWN_CHARS: Final = 200
 _Leaf = Callable[[pa.Array, pa.DataType], pa.Array]
@@ -81,6 +88,20 @@ def exact_from_json(values: pa.Array, target: pa.DataType) -> pa.Array:
         InexactError: A value is no such value.
     """
     return _located(_read_leaf, values, target)
+
+
+def refuse_nulls(values: pa.Array, field: pa.Field) -> pa.Array:
+    """`values`, in a column that `field` describes.
+
+    Raises:
+        InexactError: One is null, and the column must have none.
+    """
+    if not field.nullable and values.null_count:
+        is_null = pc.call_function("is_null", [values])
+        row = pc.index(is_null, pa.scalar(value=True)).as_py()
+        target = f"{field.type} not null"
+        raise InexactError("", row, None, str(values.type), target, "it must not be null")
+    return values
 
 
 def are_same_kind(source: pa.DataType, target: pa.DataType) -> bool:
@@ -163,7 +184,7 @@ def _cast(leaf: _Leaf, values: pa.Array, target: pa.DataType) -> pa.Array:
     source = values.type
     if source == target:
         return values
-    if pa.types.is_null(source):
+    if pa.types.is_null(source) or (pa.types.is_null(target) and values.null_count == len(values)):
         return pa.nulls(len(values), target)
     if pa.types.is_dictionary(source):
         return _cast(leaf, values.dictionary_decode(), target)

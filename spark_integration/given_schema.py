@@ -47,9 +47,19 @@ def arrow_schema_of(option: str, schema: pa.Schema | StructType | str | None) ->
     """The schema in pyarrow's form; None if none is given.
 
     Raises:
-        OptionError: It is no schema; the message has the place.
+        OptionError: It is no schema, has no column, or one twice; the message has the place.
     """
-    if schema is None or isinstance(schema, pa.Schema):
+    if schema is None:
+        return None
+    converted = _converted(option, schema)
+    names = converted.names
+    if not names or len(set(names)) < len(names):
+        raise OptionError(option, str(converted), "of at least one column, each named once")
+    return converted
+
+
+def _converted(option: str, schema: pa.Schema | StructType | str) -> pa.Schema:
+    if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):
         try:

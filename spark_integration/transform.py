@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from coordlog.chain import OperatorSpec
 from coordlog.errors import UsageError
+from coordlog.option_types import check_types
 from coordlog.subtask import Operator
 
 __all__ = [
@@ -81,7 +82,12 @@ def pandas_transform(
         schema: Of what comes back. Without it, as pandas' types have it, which for columns of plain
             Python objects follows their values: a column that is empty in one batch has no type
             then.
+
+    Raises:
+        OptionError: An argument has a wrong type.
+        OptionsError: Both have.
     """
+    check_types(pandas_transform, locals())
     return partial(_apply_pandas, function, schema)
 
 

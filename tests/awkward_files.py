@@ -144,6 +144,35 @@ EXACT: tuple[Case, ...] = (
         options={"format": "jsonl"},
     ),
 )
+NOT_NULL: tuple[Case, ...] = (
+    _refused(
+        "no value in a column that has no nulls",
+        "row 3 .*, column 'a': the value null is no int64 not null",
+        {"a.csv": b"a,b\n1,2\n,3\n"},
+        schema="a bigint not null, b bigint",
+    ),
+    _refused(
+        "no field in a column that has no nulls",
+        r"line 2: field 'a': .* is no int64 not null",
+        {"a.json": b'{"a": 1}\n{"b": 1}\n'},
+        format="jsonl",
+        schema="a bigint not null, b bigint",
+    ),
+    Case(
+        name="values in a column that has no nulls",
+        files={"a.csv": b"a,b\n1,2\n3,\n"},
+        rows=((1, 2), (3, None)),
+        options={"schema": "a bigint not null, b bigint"},
+        twin=False,
+    ),
+    Case(
+        name="bytes that are no text",
+        files={"a.csv": b"a\n\xff\n"},
+        rows=((b"\xff",),),
+        options={"schema": "a binary"},
+        twin=False,
+    ),
+)
 JSON: tuple[Case, ...] = (
     Case(
         name="nested JSON",
@@ -171,6 +200,44 @@ JSON: tuple[Case, ...] = (
         options={"format": "text"},
         twin=False,
     ),
+    Case(
+        name="JSON with lists of nulls alone",
+        files={"a.json": b'{"a": {"b": [null, null]}, "c": [[null], null]}\n{"a": {"b": []}}\n'},
+        rows=(({"b": [None, None]}, [[None], None]), ({"b": []}, None)),
+        options={"format": "jsonl"},
+    ),
+    # Each of these has ended the process that read it.
+    _refused(
+        "a null first", "line 1 is no JSON object", {"a": b'null\n{"a": 1}\n'}, format="jsonl"
+    ),
+    _refused(
+        "nulls where columns are given",
+        "line 2 is no JSON object",
+        {"a": b"\nnull\nnull\n"},
+        format="jsonl",
+        schema="a bigint",
+    ),
+    _refused(
+        "JSON nested very deep",
+        "nested more than 100 deep",
+        {"a": b'{"a": ' + b"[" * 30_000 + b"]" * 30_000 + b"}\n"},
+        format="jsonl",
+    ),
+    _refused(
+        "a large number beside what is nested very deep",
+        "nested too deep",
+        {"a": b'{"a": 9007199254740993, "b": ' + b"[" * 30_000 + b"]" * 30_000 + b"}\n"},
+        format="jsonl",
+        schema="a double",
+    ),
+    # This one was a row of nulls.
+    _refused(
+        "a null later", "line 2 is no JSON object", {"a": b'{"a": 1}\nnull\n'}, format="jsonl"
+    ),
+    _refused("JSON in a list", "no JSON object", {"a": b'[{"a": 1}]\n'}, format="jsonl"),
+    _refused(
+        "JSON with CR as line end", "make LF of it", {"a": b'{"a": 1}\r{"a": 2}\r'}, format="jsonl"
+    ),
     _refused("JSON that is cut off", "is cut off", {"a": b'{"a": 1}\n{"a": '}, format="jsonl"),
     _refused(
         "two objects on a line",
@@ -192,4 +259,4 @@ NAMES: tuple[Case, ...] = tuple(
         ("letters of another script", "日本.csv"),
     )
 )
-CASES: tuple[Case, ...] = (*CSV, *EXACT, *JSON, *NAMES)
+CASES: tuple[Case, ...] = (*CSV, *EXACT, *NOT_NULL, *JSON, *NAMES)

@@ -65,7 +65,9 @@ class SecuredBroker:
 
     def variables(self, listener: str, user: str = "", **more: str) -> dict[str, str]:
         """The environment of a client that does everything right, with what is to be otherwise."""
-        options = {"protocol": listener, "ssl_cafile": str(self.certificates.authority)}
+        options = {"protocol": listener}
+        if listener.endswith("SSL"):
+            options |= {"ssl_cafile": str(self.certificates.authority)}
         if listener.startswith("SASL"):
             options |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": user}
             options |= {"sasl_password": PASSWORD}

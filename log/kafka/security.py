@@ -55,6 +55,10 @@ class Security:
     ssl_check_hostname: Literal["yes", "no"] = "yes"
 
     def __post_init__(self) -> None:
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if not isinstance(value, str) and (value is not None or one.default is not None):
+                raise OptionError(one.name, type(value).__name__, "a text")  # a secret, perhaps
         if self.protocol not in _PROTOCOLS:
             raise OptionError("protocol", self.protocol, f"one of {', '.join(_PROTOCOLS)}")
         if self.ssl_check_hostname not in {"yes", "no"}:
@@ -66,6 +70,29 @@ class Security:
             if self.sasl_username is None or self.sasl_password is None:
                 what = "given together with sasl_username and sasl_password"
                 raise OptionError("protocol", self.protocol, what)
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Refuse what would do nothing: without TLS or SASL, where the user means to have it."""
+        for prefix, is_used, protocols in (
+            ("sasl_", self.protocol.startswith("SASL"), "SASL_PLAINTEXT or SASL_SSL"),
+            ("ssl_", self.protocol.endswith("SSL"), "SSL or SASL_SSL"),
+        ):
+            given = [
+                one.name
+                for one in dataclasses.fields(self)
+                if one.name.startswith(prefix) and getattr(self, one.name) != one.default
+            ]
+            if given and not is_used:
+                raise OptionError(
+                    "protocol",
+                    self.protocol,
+                    f"{protocols} if {given[0]} is given: it does nothing here",
+                )
+        if self.ssl_certfile is None and (self.ssl_keyfile or self.ssl_key_password):
+            raise OptionError(
+                "ssl_certfile", None, "given together with ssl_keyfile and ssl_key_password"
+            )
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, the rest hidden)"

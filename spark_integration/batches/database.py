@@ -26,7 +26,9 @@ import pyarrow as pa
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
+from coordlog.log.credentials import refuse_credentials
 from coordlog.log.port import LogIdentity
+from coordlog.option_types import check_all, check_types
 from coordlog.spark_integration.worker_archives import keep_archives
 
 from .column_types import column_types, exact_rows
@@ -72,13 +74,13 @@ class DatabaseTable:
         where: The database, for people and for the log: no credentials.
 
     Raises:
-        OptionError: An argument is empty.
+        OptionError: An argument is empty or of a wrong type, or `where` holds credentials.
+        OptionsError: Several are.
     """
 
     def __init__(self, connect: Connect, table: str, *, where: str) -> None:
-        for name, given in (("table", table), ("where", where)):
-            if not given.strip():
-                raise OptionError(name, given, "given")
+        check_types(type(self).__init__, locals())
+        check_all(lambda: _check_table(table), lambda: _check_where(where))
         self._connect, self._table, self._where = connect, table, where
         schema, _, self._plain = table.rpartition(".")
         self._prefix = f"{_quoted(schema)}." if schema else ""
@@ -92,14 +94,29 @@ class DatabaseTable:
         )
 
     @classmethod
-    def sqlite(cls, path: str | Path, table: str) -> DatabaseTable:
-        """A table in a SQLite file, which driver and executors share: one machine."""
+    def sqlite(cls, path: str | os.PathLike[str], table: str) -> DatabaseTable:
+        """A table in a SQLite file, which driver and executors share: one machine.
+
+        Raises:
+            OptionError: An argument is empty or of a wrong type, or `path` is of no file.
+            OptionsError: Several are.
+        """
+        check_types(cls.sqlite, locals())
+        path = os.fspath(path)
+        if path in {"", ":memory:"} or path.startswith("file:"):
+            raise OptionError("path", path, "that of a file, which driver and executors share")
         absolute = str(Path(path).absolute())
         return cls(partial(_connect_sqlite, absolute), table, where=absolute)
 
     @classmethod
     def postgresql(cls, conninfo: str, table: str) -> DatabaseTable:
-        """A table in a PostgreSQL database, by `psycopg`: `host=db dbname=shop user=loader`, without a password."""
+        """A table in a PostgreSQL database, by `psycopg`: `host=db dbname=shop user=loader`, without a password.
+
+        Raises:
+            OptionError: An argument is empty or of a wrong type, or `conninfo` holds credentials.
+            OptionsError: Several are.
+        """
+        check_types(cls.postgresql, locals())
         if "password" in conninfo or "@" in conninfo.partition("://")[2]:
             raise OptionError(
                 "conninfo",
@@ -344,6 +361,20 @@ class DatabaseTable:
     def _open(self, doing: str, next_step: str = _AGAIN) -> Generator[tuple[Connection, Any]]:
         with _opened(self._connect, self.destination, doing, next_step) as opened:
             yield opened
+
+
+def _check_table(table: str) -> None:
+    schema, dot, plain = table.rpartition(".")
+    if not plain.strip() or (dot and not schema.strip()):
+        raise OptionError("table", table, "a table's name, with its schema before a dot or without")
+
+
+def _check_where(where: str) -> None:
+    if not where.strip():
+        raise OptionError("where", where, "given")
+    if "password" in where:
+        raise OptionError("where", "(not shown)", "without a password: it is in the log")
+    refuse_credentials("where", where)
 
 
 class _StagingLostError(Exception):

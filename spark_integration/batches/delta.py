@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
+from coordlog.option_types import check_types
 
 from .payloads import BatchPart, PartOutcome
 from .sinks import At, Batch, nowhere
@@ -47,10 +48,12 @@ class DeltaTable:
             SQL and writers of Spark take it for two different folders.
 
     Raises:
-        OptionError: `path` is empty, has a backquote, or holds credentials.
+        OptionError: `path` is no path, is empty, has a backquote, or holds credentials.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_types(type(self).__init__, locals())
+        path = os.fspath(path)
         if not path or "`" in path:
             raise OptionError("path", path, "a table's folder, without backquotes")
         refuse_credentials("path", path)

@@ -11,6 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from coordlog.errors import OptionError, SinkError
+from coordlog.log.credentials import refuse_credentials
+from coordlog.option_types import check_types
 
 from .frame_types import check_frame
 from .payloads import BatchPart, PartOutcome
@@ -39,8 +41,18 @@ def iceberg_settings(catalog: str, warehouse: str) -> dict[str, str]:
 
     Args:
         catalog: Its name in SQL.
-        warehouse: The folder, or URL, of its tables.
+        warehouse: The folder, or URL, of its tables, without credentials.
+
+    Raises:
+        OptionError: `catalog` is no name, or `warehouse` is empty or holds credentials.
+        OptionsError: Several have a wrong type.
     """
+    check_types(iceberg_settings, locals())
+    if not catalog.isidentifier():
+        raise OptionError("catalog", catalog, "a name of letters, digits and underscores")
+    if not warehouse:
+        raise OptionError("warehouse", warehouse, "a folder, or a URL")
+    refuse_credentials("warehouse", warehouse)
     return {
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -66,6 +78,7 @@ class IcebergTable:
     """
 
     def __init__(self, name: str) -> None:
+        check_types(type(self).__init__, locals())
         parts = name.split(".")
         if len(parts) < 2 or not all(one.isidentifier() for one in parts):  # noqa: PLR2004
             raise OptionError(

@@ -10,7 +10,12 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast, exact_from_text
+from coordlog.spark_integration.exact_cast import (
+    InexactError,
+    exact_cast,
+    exact_from_text,
+    refuse_nulls,
+)
 from coordlog.spark_integration.exact_numbers import are_whole_exact
 
 from .compression import Compression, codec_of
@@ -19,7 +24,14 @@ from .listing import InputFiles
 from .payloads import FileSplit
 from .text_bytes import TextBytes, header_end, line_start
 
-__all__ = ["CsvRows", "number_columns", "open_csv", "reading_error", "typed_rows"]
+__all__ = [
+    "CsvRows",
+    "check_csv_types",
+    "number_columns",
+    "open_csv",
+    "reading_error",
+    "typed_rows",
+]
 
 _CONVERSION: Final = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?CSV conversion error to "
@@ -231,6 +243,28 @@ def open_csv(
     )
 
 
+def check_csv_types(schema: pa.Schema) -> None:
+    """See that a field of a CSV file may be a value of each type.
+
+    Raises:
+        ValueError: Of one it never is.
+    """
+    for column in schema:
+        kind = _read_type(column.type)
+        is_readable = pa.types.is_dictionary(kind) or not pa.types.is_nested(column.type)
+        try:
+            pa_csv.read_csv(
+                pa.BufferReader(b'x\n""\n'),
+                convert_options=pa_csv.ConvertOptions(
+                    column_types={"x": kind}, strings_can_be_null=True
+                ),
+            )
+        except pa.ArrowNotImplementedError:
+            is_readable = False
+        if not is_readable:
+            raise ValueError(f"column {column.name!r}: CSV has no {column.type}; read it as a text")
+
+
 def number_columns(schema: pa.Schema) -> frozenset[str]:
     """Columns of which Arrow's own values may be in doubt: floats and decimals."""
     types = pa.types
@@ -290,7 +324,7 @@ def typed_rows(
     for values, column in zip(batch.columns, schema, strict=True):
         try:
             cast = exact_from_text if pa.types.is_string(values.type) else exact_cast
-            columns.append(cast(values, column.type))
+            columns.append(refuse_nulls(cast(values, column.type), column))
         except InexactError as error:
             place = (
                 ""
@@ -299,11 +333,15 @@ def typed_rows(
             )
             raise SourceError(
                 path,
-                f"{place}column {column.name!r}: the value {str(error.value)[:_SHOWN_CHARS]!r} is no "
-                f"{column.type}: {error.reason}",
+                f"{place}column {column.name!r}: the value {_shown(error.value)} is no "
+                f"{error.target}: {error.reason}",
                 _TYPE_STEP,
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else repr(str(value)[:_SHOWN_CHARS])
 
 
 def reading_error(

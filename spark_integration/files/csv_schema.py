@@ -57,6 +57,8 @@ def settle_csv_schema(
                 pa.field(mine.name, _common(mine.type, other.type))
                 for mine, other in zip(settled, found, strict=True)
             )
+    if given is not None:
+        return given
     if settled is None:
         raise EmptyFileError(
             files.url if len(listed) != 1 else listed[0].path,
@@ -97,7 +99,7 @@ def _schema_of(
         raise SourceError(
             one.path, f"columns of one name: {doubled}", "name them apart, or see `column_names=`"
         )
-    for column in found:
+    for column in found if given is None else ():
         if pa.types.is_binary(column.type):
             raise SourceError(
                 one.path,

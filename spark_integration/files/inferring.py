@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final
 
@@ -24,6 +25,9 @@ BIG_INTEGERS: Final = pa.decimal128(38, 0)
 """Type of whole numbers in JSON, some of which are beyond int64."""
 _CODE: Final = r"^-?0[0-9xX]"
 """Texts that Arrow takes for numbers, though the number does not give them back: `007`."""
+_DEPTH_MAX: Final = 100
+_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKET: Final = re.compile(r"[][{}]")
 
 
 def type_of_texts(texts: pa.Array, inferred: pa.DataType) -> pa.DataType:
@@ -49,11 +53,14 @@ def infer_json(text: str) -> pa.Schema:
         ValueError: A line is no object, or a field has numbers that no one type holds; as Arrow's
             own errors are.
     """
+    for line in text.split("\n"):
+        _check_depth(line)
     table = read_objects(text, None, "infer")
     inferred = table.schema
-    times_as_texts = readable(inferred)
-    if times_as_texts != inferred:
-        table = read_objects(text, times_as_texts, "ignore")
+    as_texts = readable(inferred)
+    if as_texts != inferred:
+        # Arrow takes offsets off times, and makes lists that are not whole of nulls alone.
+        table = read_objects(text, as_texts, "ignore")
     rounded = {path for path, _ in inexact_numbers(text, inferred)}
     if rounded:
         inferred = _with_big_integers(text, inferred, rounded)
@@ -61,6 +68,17 @@ def infer_json(text: str) -> pa.Schema:
         pa.field(field.name, _refined(column.combine_chunks(), field.type))
         for column, field in zip(table.columns, inferred, strict=True)
     )
+
+
+def _check_depth(line: str) -> None:
+    """Refuse what is nested deeper than a schema may be: Arrow's inference has no bound, and ends the process."""
+    if line.count("{") + line.count("[") <= _DEPTH_MAX:
+        return
+    depth = 0
+    for bracket in _BRACKET.findall(_TEXT.sub("", line)):
+        depth += 1 if bracket in "{[" else -1
+        if depth > _DEPTH_MAX:
+            raise ValueError(f"it is nested more than {_DEPTH_MAX} deep")
 
 
 def _refined(values: pa.Array, inferred: pa.DataType) -> pa.DataType:

@@ -83,7 +83,15 @@ def wrong_json(
         return SourceError(path, f"{where}: {together}: {shown}", _SCHEMA_STEP)
     try:
         value = json.loads(line)
+    except RecursionError:
+        return SourceError(path, f"{where}: {problem}: {shown}", _SCHEMA_STEP)
     except ValueError:
+        if "\r" in line.strip():
+            return SourceError(
+                path,
+                f"{where} holds a CR within: a line ends with LF, or with CR and LF: {shown}",
+                "see that the file is one of JSON lines; if its lines end with CR, make LF of it",
+            )
         if is_last:
             return SourceError(
                 path,
@@ -94,7 +102,11 @@ def wrong_json(
         return SourceError(
             path, f"{where} is no JSON: {problem}: {shown}", "mend the line: one object each"
         )
-    if isinstance(value, dict) and schema is not None:
+    if not isinstance(value, dict):
+        return SourceError(
+            path, f"{where} is no JSON object: {shown}", "mend the line: one object each"
+        )
+    if schema is not None:
         new = [name for name in value if name not in schema.names]
         if new and unexpected == "error":
             return SourceError(

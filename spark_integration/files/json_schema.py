@@ -68,6 +68,8 @@ def settle_json_schema(
             plain = [pa.schema(list(_plain(pa.struct(schema)))) for schema in (found, settled)]
             raise schemas_differ(one.path, first, *plain)
         settled = pa.schema(list(common))
+    if given is not None:
+        return given
     if settled is None or not settled.names:
         raise EmptyFileError(
             files.url, "its files show no object with a field", "give the schema (`schema=`)"

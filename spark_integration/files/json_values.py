@@ -20,15 +20,24 @@ from coordlog.spark_integration.exact_cast import (
     InexactError,
     exact_from_json,
     exact_from_text,
+    refuse_nulls,
 )
 from coordlog.spark_integration.exact_numbers import WHOLE_LIMITS, are_whole_exact
 
-__all__ = ["inexact_numbers", "number_texts", "parse_json", "read_objects", "readable"]
+__all__ = [
+    "check_json_types",
+    "inexact_numbers",
+    "number_texts",
+    "parse_json",
+    "read_objects",
+    "readable",
+]
 
 Unexpected = Literal["error", "ignore", "infer"]
 
 _DIGITS_MAX: Final = 76
 """Of Arrow's widest decimal."""
+_NO_OBJECT: Final = "a line must be one JSON object"
 
 
 class _Number(str):
@@ -69,6 +78,10 @@ def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) ->
     Raises:
         ValueError: As `parse_json`.
     """
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    # If a block begins with a null, Arrow's reader ends the process; one that comes later is a row of nulls.
+    if not all(line[0] == "{" and line[-1] == "}" for line in lines):
+        raise ValueError(_NO_OBJECT)
     data = text.encode()
     table = pa_json.read_json(
         pa.BufferReader(data),
@@ -77,9 +90,8 @@ def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) ->
             explicit_schema=schema, unexpected_field_behavior=unexpected
         ),
     )
-    lines = sum(map(bool, map(str.strip, text.split("\n"))))
-    if lines != table.num_rows:
-        raise ValueError("a line must be one JSON object")  # Arrow takes several, or a part of one
+    if len(lines) != table.num_rows:
+        raise ValueError(_NO_OBJECT)  # Arrow takes several
     return table
 
 
@@ -106,11 +118,20 @@ def inexact_numbers(text: str, schema: pa.Schema) -> Mapping[tuple[str, pa.DataT
 def number_texts(
     lines: Sequence[str], schema: pa.Schema
 ) -> Mapping[tuple[str, pa.DataType], Sequence[str]]:
-    """Numbers of each float field as they are written, by its path and type."""
+    """Numbers of each float field as they are written, by its path and type.
+
+    Raises:
+        ValueError: A line is nested too deep.
+    """
     found: dict[tuple[str, pa.DataType], list[str]] = {}
     for line in lines:
         if line.strip():
-            value = json.loads(line, parse_float=_Number, parse_int=_Number)
+            try:
+                value = json.loads(line, parse_float=_Number, parse_int=_Number)
+            except RecursionError as error:
+                raise ValueError(
+                    "it is nested too deep to see whether its numbers are exact"
+                ) from error
             _gather("", value, pa.struct(list(schema)), found)
     return found
 
@@ -163,7 +184,7 @@ def _check_numbers(text: str, schema: pa.Schema) -> None:
 
 def _column(values: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return exact_from_json(values, field.type)
+        return refuse_nulls(exact_from_json(values, field.type), field)
     except InexactError as error:
         raise ValueError(f"field {field.name + error.path!r}: {error}") from error
 
@@ -186,6 +207,19 @@ def _gather(
             _gather(f"{path}[]", one, kind.value_type, found)
 
 
+def check_json_types(schema: pa.Schema) -> None:
+    """See that JSON has values of each type.
+
+    Raises:
+        ValueError: Of one it has none.
+    """
+    as_read = readable(schema)
+    try:
+        read_objects("{}", as_read, "ignore")
+    except pa.ArrowNotImplementedError as error:
+        raise ValueError(f"{error}; read it as a struct, a text or a number") from error
+
+
 # --- what Arrow reads -----------------------------------------------------------------------------------
 def readable(schema: pa.Schema) -> pa.Schema:
     """The types that Arrow's reader takes for those of `schema`, with nothing lost: times as texts.
@@ -200,6 +234,8 @@ def _readable_type(kind: pa.DataType, name: str) -> pa.DataType:
     types = pa.types
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
         return pa.string()
+    if types.is_null(kind):
+        return pa.string()  # of nulls alone Arrow's reader makes lists that are not whole
     if types.is_float16(kind):
         return pa.float64()
     if types.is_dictionary(kind):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast
+from coordlog.spark_integration.exact_cast import InexactError, exact_cast, refuse_nulls
 
 from .listing import InputFiles, ListedFile, SeenFile
 from .payloads import FileSplit
@@ -19,6 +20,8 @@ __all__ = ["ParquetRows", "parquet_row_groups", "settle_parquet_schema"]
 _NEXT_STEP = (
     "see that it is a whole Parquet file; write one under another name and rename it when it is"
 )
+_ENCRYPTED: Final = "decrypt"
+"""Word of Arrow's errors of encrypted files."""
 
 
 class ParquetRows:
@@ -60,7 +63,7 @@ class ParquetRows:
             raise
         metadata = self._parquet.metadata
         end = metadata.num_row_groups if split.end < 0 else split.end
-        self.bytes_read = sum(_group_bytes(metadata, i) for i in range(split.start, end))
+        self.bytes_read = sum(_group_bytes(metadata, split.size_bytes)[split.start : end])
         first = split.start
         while first < end and metadata.row_group(first).num_rows <= skip_rows:
             skip_rows -= metadata.row_group(first).num_rows
@@ -80,7 +83,9 @@ class ParquetRows:
         try:
             batch = next(self._batches, None)
         except Exception as error:  # whatever its file system raises
-            raise SourceError(self._path, f"it cannot be read on: {error}", _NEXT_STEP) from error
+            raise _unreadable(
+                self._path, f"it cannot be read on after row {self._row - 1}", error
+            ) from error
         if batch is None:
             return None
         row, self._row = self._row, self._row + batch.num_rows
@@ -128,8 +133,7 @@ def parquet_row_groups(
     """Runs of row groups of about `split_bytes` each, as (first, last + 1); at least one."""
     parquet = _open(files, one)
     try:
-        metadata = parquet.metadata
-        sizes = [_group_bytes(metadata, i) for i in range(metadata.num_row_groups)]
+        sizes = _group_bytes(parquet.metadata, one.size_bytes)
     finally:
         parquet.close(force=True)
     runs: list[tuple[int, int]] = []
@@ -150,14 +154,35 @@ def _open(files: InputFiles, seen: SeenFile) -> pq.ParquetFile:
     except Exception as error:  # whatever its file system raises
         opened.close()
         size = "" if seen.size_bytes < 0 else f" ({seen.size_bytes} bytes)"
-        raise SourceError(
-            path, f"it cannot be read as Parquet{size}: {error}", _NEXT_STEP
-        ) from error
+        raise _unreadable(path, f"it cannot be read as Parquet{size}", error) from error
 
 
-def _group_bytes(metadata: pq.FileMetaData, group: int) -> int:
-    row_group = metadata.row_group(group)
-    return sum(row_group.column(i).total_compressed_size for i in range(row_group.num_columns))
+def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
+    """The error for a file, with the step that its cause needs."""
+    next_step = _NEXT_STEP
+    if _ENCRYPTED in str(error):
+        next_step = "decrypt it: encrypted Parquet is not read"
+    elif isinstance(error, pa.ArrowNotImplementedError):
+        problem += ", and may be whole: Arrow's reader has no way for what is in it"
+        next_step = (
+            "if rows are of many KiB, give a smaller `batch_rows=`; else write the file anew, with other "
+            "types or encodings, or without that column"
+        )
+    return SourceError(path, f"{problem}: {error}", next_step)
+
+
+def _group_bytes(metadata: pq.FileMetaData, file_bytes: int) -> Sequence[int]:
+    """About the bytes of each row group in the file: its share by what its columns have unpacked.
+
+    What they have packed is known of each column, and is not asked for: if a footer is damaged, or a
+    column is encrypted, Arrow ends the process.
+    """
+    groups = range(metadata.num_row_groups)
+    unpacked = [max(0, metadata.row_group(i).total_byte_size) for i in groups]
+    whole = sum(unpacked)
+    if file_bytes < 0 or not whole:
+        return unpacked
+    return [file_bytes * one // whole for one in unpacked]
 
 
 def _check_settled(
@@ -184,13 +209,14 @@ def _conform(path: str, batch: pa.RecordBatch, schema: pa.Schema, row: int) -> p
                 "give a schema of columns that all files have (`schema=`)",
             )
         try:
-            columns.append(exact_cast(batch.column(indices[0]), column.type))
+            cast = exact_cast(batch.column(indices[0]), column.type)
+            columns.append(refuse_nulls(cast, column))
         except InexactError as error:
             place = "" if error.row is None else f"row {row + error.row}, "
             raise SourceError(
                 path,
                 f"{place}column {column.name!r} is of type {batch.column(indices[0]).type}, not "
-                f"{column.type}: {error}",
+                f"{column.type}{'' if column.nullable else ' not null'}: {error}",
                 "give the column a type that holds the values of all files (`schema=`), and cast it "
                 "in a transform",
             ) from error

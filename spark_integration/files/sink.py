@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from coordlog.chain import OperatorSpec
 from coordlog.coordinator import CommittableOf, Sink
@@ -110,6 +111,7 @@ class ParquetSink(Sink):
             ),
             lambda: _check_seconds(roll_seconds),
             lambda: _partition_columns(partition_by, given),
+            lambda: _check_schema(given),
         )
         columns = _partition_columns(partition_by, given)
         self._store = _store(os.fspath(path))
@@ -379,6 +381,15 @@ def _partition_columns(given: Sequence[str], schema: pa.Schema | None) -> tuple[
         if schema is not None and one not in schema.names:
             raise OptionError("partition_by", one, f"one of {', '.join(schema.names)}")
     return columns
+
+
+def _check_schema(schema: pa.Schema | None) -> None:
+    if schema is None:
+        return
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except pa.ArrowNotImplementedError as error:
+        raise OptionError("schema", str(schema), f"of types that Parquet has ({error})") from error
 
 
 def _in_line(schema: pa.Schema) -> str:

@@ -33,6 +33,7 @@ from coordlog.spark_integration.given_schema import arrow_schema_of
 
 from .compression import Compression, check_compression
 from .csv_options import CsvOptions
+from .csv_rows import check_csv_types
 from .discovery import (
     Discovery,
     FileListing,
@@ -43,6 +44,7 @@ from .discovery import (
     note_change,
 )
 from .formats import CsvFormat, FileFormat, JsonLinesFormat, ParquetFormat, TextFormat
+from .json_values import check_json_types
 from .listing import InputFiles
 from .partition_folders import PartitionFolders
 from .payloads import FileChanged
@@ -473,7 +475,11 @@ def _csv_checks(
                 option, value, f"left out with format={name!r}: it is for {' and '.join(formats)}"
             )
 
-    return [csv_options, *(partial(check, *one) for one in _OF_FORMATS.items())]
+    return [
+        csv_options,
+        partial(_check_schema, name, schema),
+        *(partial(check, *one) for one in _OF_FORMATS.items()),
+    ]
 
 
 def _check_path(url: str) -> None:
@@ -485,6 +491,16 @@ def _check_path(url: str) -> None:
 def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:
     if schema is not None and column_names is not None and schema.names != list(column_names):
         raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
+
+
+def _check_schema(name: Format, schema: pa.Schema | None) -> None:
+    check = {"csv": check_csv_types, "jsonl": check_json_types}.get(name)
+    if schema is None or check is None:
+        return
+    try:
+        check(schema)
+    except ValueError as error:
+        raise OptionError("schema", str(schema), f"of types that {name} has ({error})") from error
 
 
 def _check_coordinated(**options: tuple[str, str]) -> None:

@@ -190,6 +190,14 @@ class _KafkaConsumer:
             raise self._gone(error) from error
         except (errors.KafkaError, OSError, RuntimeError) as error:
             raise _meaning(self._cluster, error) from error
+        except Exception as error:  # whatever a record makes the client raise
+            named_all = ", ".join(map(named, sorted(self._assigned)))
+            raise SourceError(
+                f"Kafka at {self._cluster.bootstrap_servers}",
+                f"the client cannot read a record of {named_all}: {described(error)}",
+                "see that names of headers are UTF-8 and that the records are whole; begin anew behind it under "
+                "another job id with `starting`",
+            ) from error
         return {(one.topic, one.partition): records for one, records in polled.items()}
 
     def position(self, partition: Partition) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,7 @@ from coordlog.limits import (
 from coordlog.log.kafka import Security
 from coordlog.log.kafka.client import check_servers
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.files.json_values import readable
+from coordlog.spark_integration.files.json_values import check_json_types
 from coordlog.spark_integration.given_schema import arrow_schema_of
 
 from .cluster import Cluster, Isolation, Partition, Starting
@@ -64,7 +64,8 @@ class KafkaSource:
             is found later is read from its beginning.
         bounded: True: up to the ends that the first listing finds, then the job is done. False:
             without end, and new partitions are looked for.
-        discovery_interval_s: Unbounded: seconds between two looks at the cluster.
+        discovery_interval_s: Seconds between two looks at the cluster, 60 if None. Only if it is
+            unbounded.
         isolation: `"read_committed"`: rows of aborted transactions are not read, nor those of
             transactions that are still open. `"read_uncommitted"`: all are.
         decode: What `value` holds: None for bytes; `"utf8"` for text; `"json"` for a struct of
@@ -87,7 +88,7 @@ class KafkaSource:
         bootstrap_servers: str,
         starting: Starting = "earliest",
         bounded: bool = True,
-        discovery_interval_s: float = KAFKA_DISCOVERY_S,
+        discovery_interval_s: float | None = None,
         isolation: Isolation = "read_committed",
         decode: Decode | None = None,
         value_schema: pa.Schema | StructType | str | None = None,
@@ -102,8 +103,8 @@ class KafkaSource:
         check_all(
             lambda: _check_topics(names, pattern),
             lambda: check_servers(bootstrap_servers),
-            lambda: _check_starting(starting),
-            lambda: _check_interval(discovery_interval_s),
+            lambda: _check_starting(starting, names),
+            lambda: _check_interval(discovery_interval_s, is_bounded=bounded),
             lambda: _check_decode(decode, value_fields),
             lambda: _check_readable(value_fields),
             lambda: _check_positive(batch_rows=batch_rows, split_offsets=split_offsets),
@@ -121,7 +122,9 @@ class KafkaSource:
             starting=starting,
             is_bounded=bounded,
         )
-        self._interval_s = float(discovery_interval_s)
+        self._interval_s = float(
+            KAFKA_DISCOVERY_S if discovery_interval_s is None else discovery_interval_s
+        )
         self._rows = RowFormat(decode=decode, value_schema=value_fields)
         self._batch_rows = batch_rows
 
@@ -200,14 +203,18 @@ class KafkaSource:
 def _check_readable(schema: pa.Schema | None) -> None:
     try:
         if schema is not None:
-            readable(schema)
+            check_json_types(schema)
     except ValueError as error:
         raise OptionError(
             "value_schema", str(schema), f"of types that JSON has ({error})"
         ) from error
 
 
-def _check_interval(seconds: float) -> None:
+def _check_interval(seconds: float | None, *, is_bounded: bool) -> None:
+    if seconds is None:
+        return
+    if is_bounded:
+        raise OptionError("discovery_interval_s", seconds, "given with `bounded=False` only")
     if not _INTERVAL_S[0] <= seconds <= _INTERVAL_S[1]:
         raise OptionError("discovery_interval_s", seconds, "0.1 to 86,400")
 
@@ -238,16 +245,24 @@ def _check_topics(names: tuple[str, ...], pattern: str | None) -> None:
             raise OptionError("pattern", pattern, f"a regular expression ({error})") from error
 
 
-def _check_starting(starting: Starting) -> None:
+def _check_starting(starting: Starting, names: Collection[str]) -> None:
     expected = "'earliest', 'latest', an aware datetime, or offsets by (topic, partition)"
     if isinstance(starting, str):
         is_good = starting in ("earliest", "latest")
     elif isinstance(starting, datetime):
         is_good = starting.tzinfo is not None and starting.timestamp() >= 0
     else:
-        is_good = isinstance(starting, Mapping) and all(map(_is_offset, starting.items()))
+        is_good = (
+            isinstance(starting, Mapping)
+            and bool(starting)
+            and all(map(_is_offset, starting.items()))
+        )
     if not is_good:
         raise OptionError("starting", starting, expected)
+    if isinstance(starting, Mapping) and names:
+        others = sorted({topic for topic, _ in starting} - set(names))
+        if others:
+            raise OptionError("starting", starting, f"of `topics` only: {others[0]!r} is none")
 
 
 def _is_offset(item: tuple[Partition, int]) -> bool:
@@ -256,5 +271,6 @@ def _is_offset(item: tuple[Partition, int]) -> bool:
         isinstance(partition, tuple)
         and [type(one) for one in partition] == [str, int]
         and type(offset) is int
+        and partition[1] >= 0
         and offset >= 0
     )

@@ -14,6 +14,7 @@ from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.kafka.cluster import Cluster, Partition
+from coordlog.spark_integration.kafka.consumer import _KafkaConsumer
 from coordlog.spark_integration.kafka.discovery import split_of
 from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
@@ -430,3 +431,21 @@ def until(reading: Reading, status: PollStatus) -> None:
     deadline = time.monotonic() + 10.0
     while reading.poll().status is not status:
         assert time.monotonic() < deadline
+
+
+def test_a_record_that_the_client_cannot_read_is_an_error_with_its_partitions() -> None:
+    """Of a header whose name is not UTF-8 the client raises an error that says nothing of where."""
+
+    class Client:
+        def assign(self, _partitions: object) -> None: ...
+
+        def seek(self, _partition: object, _offset: int) -> None: ...
+
+        def poll(self, **_bounds: int) -> None:
+            b"\xff".decode()
+
+    consumer = _KafkaConsumer(OPTIONS.cluster, Client())
+    consumer.assign({("t", 0): 5, ("t", 1): 0})
+
+    with pytest.raises(SourceError, match=r"cannot read a record of t/0, t/1: UnicodeDecodeError"):
+        consumer.poll(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from pyspark.sql.types import (
 )
 
 from coordlog.errors import CoordlogError, OptionError, OptionsError
-from coordlog.log.kafka import KafkaLog
+from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
+from coordlog.spark_integration.batches.database import DatabaseTable
+from coordlog.spark_integration.batches.delta import DeltaTable
 from coordlog.spark_integration.batches.exactly_once import exactly_once
+from coordlog.spark_integration.batches.iceberg import IcebergTable, iceberg_settings
 from coordlog.spark_integration.batches.writes import coordinated_writes
 from coordlog.spark_integration.dataframes.service import coordinated
 from coordlog.spark_integration.endpoint_options import EndpointOptions
@@ -30,6 +34,7 @@ from coordlog.spark_integration.given_schema import arrow_schema_of
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.session import local_session
+from coordlog.spark_integration.transform import pandas_transform
 
 
 def file_source(**options: Any) -> object:  # noqa: ANN401, wrong ones
@@ -99,6 +104,19 @@ def writes(**options: Any) -> object:  # noqa: ANN401, as above
     return coordinated_writes(**{**values, **options})
 
 
+def table(**options: Any) -> object:  # noqa: ANN401, as above
+    given: dict[str, Any] = {"connect": print, "table": "t", "where": "here", **options}
+    return DatabaseTable(given.pop("connect"), given.pop("table"), **given)
+
+
+def sqlite(**options: Any) -> object:  # noqa: ANN401, as above
+    return DatabaseTable.sqlite(**{"path": "x.db", "table": "t", **options})
+
+
+def postgresql(**options: Any) -> object:  # noqa: ANN401, as above
+    return DatabaseTable.postgresql(**{"conninfo": "host=h", "table": "t", **options})
+
+
 def session(**options: Any) -> object:  # noqa: ANN401, as above
     given: dict[str, Any] = {"slots": 1, **options}
     return local_session(**given)
@@ -149,6 +167,18 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
             "out",
             "a BatchSink or a ParquetSink or a mapping of a text to a BatchSink or a ParquetSink",
         ),
+        (table, "connect", "postgresql://h/d", "a function"),
+        (table, "table", 5, "a text"),
+        (table, "where", None, "a text"),
+        (sqlite, "path", 5, "a text or a path"),
+        (sqlite, "table", None, "a text"),
+        (postgresql, "conninfo", 5, "a text"),
+        (postgresql, "table", None, "a text"),
+        (DeltaTable, "path", 5, "a text or a path"),
+        (IcebergTable, "name", 5, "a text"),
+        (partial(iceberg_settings, warehouse="w"), "catalog", 5, "a text"),
+        (partial(pandas_transform, schema=None), "function", "f", "a function"),
+        (partial(pandas_transform, lambda frame: frame), "schema", "a int", "a Schema or None"),
         (writes, "job_id", b"job", "a text"),
         (writes, "instead_of", None, "a text"),
         (session, "slots", "2", "a whole number"),
@@ -162,6 +192,64 @@ def test_a_value_of_another_type_is_refused_with_the_value(
     with pytest.raises(OptionError) as refused:
         make(**{option: value})
     assert str(refused.value) == f"{option} is {value!r}; it must be {expected}"
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value", "expected"),
+    [
+        (kafka_source, "starting", {}, "offsets by (topic, partition)"),
+        (kafka_source, "starting", {("t", -1): 0}, "offsets by (topic, partition)"),
+        (kafka_source, "starting", {("t", 0): 5, ("u", 0): 5}, "'u' is none"),
+        (kafka_source, "discovery_interval_s", 5.0, "given with `bounded=False` only"),
+        (sqlite, "path", ":memory:", "that of a file"),
+        (sqlite, "path", "file:x.db?mode=ro", "that of a file"),
+        (sqlite, "path", "", "that of a file"),
+        (table, "table", "sales.", "with its schema before a dot or without"),
+        (table, "table", ".orders", "with its schema before a dot or without"),
+        (partial(iceberg_settings, warehouse="w"), "catalog", "a b", "letters, digits"),
+        (partial(iceberg_settings, "c"), "warehouse", "", "a folder, or a URL"),
+        (sink, "schema", pa.schema([("a", pa.struct([]))]), "of types that Parquet has"),
+        (Security, "ssl_keyfile", "key.pem", "SSL or SASL_SSL if ssl_keyfile is given"),
+        (Security, "ssl_check_hostname", "no", "SSL or SASL_SSL if ssl_check_hostname is given"),
+        (Security, "sasl_username", "me", "SASL_PLAINTEXT or SASL_SSL if sasl_username is given"),
+        (
+            partial(Security, protocol="SSL"),
+            "sasl_mechanism",
+            "PLAIN",
+            "SASL_PLAINTEXT or SASL_SSL if",
+        ),
+        (
+            partial(Security, protocol="SSL"),
+            "ssl_keyfile",
+            "key.pem",
+            "given together with ssl_keyfile",
+        ),
+    ],
+)
+def test_a_value_that_does_nothing_or_cannot_be_meant_is_refused(
+    make: Callable[..., object], option: str, value: object, expected: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        make(**{option: value})
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value"),
+    [
+        (table, "where", "postgresql://me:s3cret@db/shop"),
+        (table, "where", "host=db password=s3cret"),
+        (partial(iceberg_settings, "c"), "warehouse", "s3://key:s3cret@bucket"),
+        (Security, "sasl_password", b"s3cret"),
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(
+    make: Callable[..., object], option: str, value: object
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        make(**{option: value})
+    assert refused.value.args[0] == option
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +325,8 @@ def test_what_is_right_is_taken(tmp_path: Path) -> None:
     reads(given_up=("stream",), endpoint=EndpointOptions(), log_timeout_s=5)
     batches(sink={"a": ParquetSink("out")}, function=lambda frame, _batch_id: frame)
     writes(instead_of="older")
+    kafka_source(bounded=False, discovery_interval_s=5, starting={("t", 0): 5})
+    DeltaTable(tmp_path)
     job(operators=None, checkpoint_interval_s=1, on_restored=lambda _restored: None)
     FileSource(tmp_path)
 
@@ -258,6 +348,18 @@ DDL = (
 ).replace("it''s", "a name")
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.map_(pa.string(), pa.int8()), pa.list_view(pa.int8()), pa.bool8()], ids=str
+)
+def test_types_that_json_has_not_are_refused_at_once(kind: pa.DataType) -> None:
+    for make, option in (
+        (partial(file_source, format="jsonl"), "schema"),
+        (partial(kafka_source, decode="json"), "value_schema"),
+    ):
+        with pytest.raises(OptionError, match=f"{option} is .* of types that "):
+            make(**{option: pa.schema([("a", kind)])})
+
+
 def test_a_ddl_string_is_a_schema() -> None:
     assert arrow_schema_of("schema", DDL) == WANTED
     assert arrow_schema_of("schema", WANTED) is WANTED
@@ -277,7 +379,7 @@ def test_a_struct_type_is_a_schema() -> None:
     assert arrow_schema_of("schema", given) == expected
 
 
-@pytest.mark.parametrize("make", [file_source, sink])
+@pytest.mark.parametrize("make", [partial(file_source, format="parquet"), sink], ids=["in", "out"])
 def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
     for schema in (DDL, WANTED, StructType([StructField("id", LongType())])):
         make(schema=schema)
@@ -297,6 +399,11 @@ def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
         ("a decimal(99, 2)", "precision"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "nested more than 32 deep"),
         (["id"], "it must be a pyarrow schema, a StructType of Spark, or a DDL string"),
+        (pa.schema([]), "at least one column"),
+        (pa.schema([("a", pa.int8()), ("a", pa.int8())]), "each named once"),
+        ("a array<int>", "column 'a': CSV has no list<item: int32>; read it as a text"),
+        (pa.schema([("a", pa.string_view())]), "CSV has no string_view"),
+        (pa.schema([("a", pa.month_day_nano_interval())]), "CSV has no month_day_nano_interval"),
     ],
 )
 def test_what_is_no_schema_is_refused_at_once(schema: Any, why: str) -> None:  # noqa: ANN401, wrong ones
