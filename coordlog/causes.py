@@ -33,7 +33,7 @@ MOVED: Final = "moved"
 """The same of a job that goes on elsewhere."""
 
 UNFIT_WORKERS: Final = "the workers cannot load the job"
-"""The same of a job whose modules are missing where its tasks run."""
+"""The same of a job whose modules cannot be imported by its workers."""
 
 NO_SINK: Final = "no sink"
 """The same of a coordinator that commits and has no sink."""

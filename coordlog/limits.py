@@ -284,7 +284,7 @@ REASON_CHARS_MAX: Final = 4_000
 """A reason in a record: a traceback's end, not a core dump."""
 
 TOKEN_BYTES: Final = 32
-"""The job's token: 256 random bits."""
+"""The driver's token: 256 random bits."""
 
 # --- files -----------------------------------------------------------------------------------------------------------
 FILE_BATCH_ROWS: Final = 8_192

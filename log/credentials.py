@@ -28,8 +28,8 @@ _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s]+
 def refuse_credentials(option: str, url: str) -> None:
     """Raise OptionError, which does not show it, if a URL holds a secret.
 
-    A user's name alone is none, but with HTTP and S3, where it is a token or a key. URLs are in the log for good, where
-    everybody who reads it would find the secret.
+    A user's name alone is none, unless the scheme is HTTP or S3: there it is a token or a key. URLs are in the log for
+    good, so that each reader of the log would find the secret.
     """
     for link in _CHAIN.split(url):
         scheme, separator, rest = link.partition("://")

@@ -238,7 +238,7 @@ def _as_row(one: StoredRecord, crc: int) -> dict[str, object]:
 
 
 def check_target(path: Path, option: str) -> None:
-    """Refuse a path at which no file can be put, or where one would take the place of a device or a pipe.
+    """Refuse a path at which no file can be put, or at which one would replace a device or a pipe.
 
     Raises:
         OptionError: It is one; `option` names it.

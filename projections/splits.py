@@ -377,7 +377,7 @@ def _finished(state: SplitsState, record: Record, value: Payload | None) -> Spli
 
 
 def _without_answered(state: SplitsState, subtask: int) -> SplitsState:
-    """In batch, where a reset begins anew and no checkpoint will forget them: answered requests matter no more."""
+    """Without answered requests, in batch: a reset begins anew there, and no checkpoint would forget them."""
     reader = state.reader(subtask)
     left = reader.requests[_first_open(reader.requests) :]
     if len(left) == len(reader.requests):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import assert_never
 
 from .attempts import AttemptRow
@@ -11,6 +12,7 @@ from .epoch_audit import EpochRow
 from .event_audit import EventRow
 from .failure_audit import FailureRow
 from .split_audit import SplitRow, ThrownAway
+from .table_columns import TABLES
 
 __all__ = ["TableRow", "values_of"]
 
@@ -30,7 +32,7 @@ def values_of(row: TableRow) -> dict[str, object]:
     """The values of a row, by its table's columns and in their order."""
     match row:
         case AttemptRow():
-            return _attempt(row)
+            return _values("attempts", row, status=row.end.value)
         case SplitRow():
             return _split(row)
         case ThrownAway():
@@ -38,54 +40,39 @@ def values_of(row: TableRow) -> dict[str, object]:
         case CheckpointRow():
             return _checkpoint(row)
         case EventRow():
-            return _event(row)
+            return _values(
+                "events",
+                row,
+                direction=row.direction.value,
+                status=row.status.value,
+                latency_ms=row.milliseconds,
+            )
         case CommitRow():
-            return _commit(row)
+            return _values("commits", row, status=row.status.value, duration_ms=row.milliseconds)
         case FailureRow():
-            return _failure(row)
+            return _values("failures", row, scope=row.scope.value, restart_ms=row.milliseconds)
         case EpochRow():
-            return _epoch(row)
+            return _values("epochs", row, status=row.end.value)
         case _:
             assert_never(row)
 
 
-def _attempt(attempt: AttemptRow) -> dict[str, object]:
+def _values(table: str, row: TableRow, **given: object) -> dict[str, object]:
+    """The columns of a table: `given`, and the row's fields of their names; a time `…_at` is a field `…_us`."""
     return {
-        "subtask": attempt.subtask,
-        "attempt_number": attempt.attempt_number,
-        "epoch": attempt.epoch,
-        "driver_id": attempt.driver_id,
-        "stage_run": attempt.stage_run,
-        "spark_task_attempt_id": attempt.spark_task_attempt_id,
-        "spark_attempt_number": attempt.spark_attempt_number,
-        "host": attempt.host,
-        "pid": attempt.pid,
-        "restored_from": attempt.restored_from,
-        "started_at": attempt.started_us,
-        "status": attempt.end.value,
-        "ended_at": attempt.ended_us,
-        "reason": attempt.reason,
-        "splits_assigned": attempt.splits_assigned,
-        "splits_finished": attempt.splits_finished,
-        "rows": attempt.rows,
-        "events_up": attempt.events_up,
-        "events_down": attempt.events_down,
-        "events_acked": attempt.events_acked,
-        "events_failed": attempt.events_failed,
-        "checkpoints_acked": attempt.checkpoints_acked,
-        "resets": attempt.resets,
+        column: given[column] if column in given else getattr(row, re.sub("_at$", "_us", column))
+        for column in TABLES[table]
     }
 
 
 def _split(split: SplitRow) -> dict[str, object]:
     by = split.finished_by
-    return {
-        "operator_id": split.operator_id,
-        "split_id": split.split_id,
-        "place": split.place.value,
-        "discovered_at": split.discovered_us,
-        "assignment_count": len(split.assignments),
-        "assignments": [
+    return _values(
+        "splits",
+        split,
+        place=split.place.value,
+        assignment_count=len(split.assignments),
+        assignments=[
             {
                 "subtask": assignment.subtask,
                 "attempt_number": assignment.attempt_number,
@@ -94,16 +81,12 @@ def _split(split: SplitRow) -> dict[str, object]:
             }
             for assignment in split.assignments
         ],
-        "finished_subtask": None if by is None else by[0],
-        "finished_attempt_number": None if by is None else by[1],
-        "rows": split.rows,
-        "checkpoint_id": split.checkpoint_id,
-        "committed_at": split.committed_us,
-        "skipped_because": split.skipped_because,
-        "thrown_away_count": len(split.thrown_away),
-        "thrown_away_whole_count": sum(lost.is_whole for lost in split.thrown_away),
-        "thrown_away": [_lost_work(lost) for lost in split.thrown_away],
-    }
+        finished_subtask=None if by is None else by[0],
+        finished_attempt_number=None if by is None else by[1],
+        thrown_away_count=len(split.thrown_away),
+        thrown_away_whole_count=sum(lost.is_whole for lost in split.thrown_away),
+        thrown_away=[_lost_work(lost) for lost in split.thrown_away],
+    )
 
 
 def _lost_work(lost: ThrownAway) -> dict[str, object]:
@@ -123,22 +106,14 @@ def _lost_work(lost: ThrownAway) -> dict[str, object]:
 
 def _checkpoint(checkpoint: CheckpointRow) -> dict[str, object]:
     last = max((ack.acked_us for ack in checkpoint.acked), default=None)
-    return {
-        "checkpoint_id": checkpoint.checkpoint_id,
-        "epoch": checkpoint.epoch,
-        "status": checkpoint.status.value,
-        "triggered_at": checkpoint.triggered_us,
-        "cut_at": checkpoint.cut_us,
-        "ended_at": checkpoint.ended_us,
-        "duration_ms": checkpoint.milliseconds,
-        "cut_to_ack_ms": _between(checkpoint.cut_us, last),
-        "ack_count": checkpoint.acks,
-        "coordinator_bytes": checkpoint.coordinator_bytes,
-        "state_bytes": checkpoint.state_bytes,
-        "reason": checkpoint.reason,
-        "missing_coordinators": checkpoint.missing_coordinators,
-        "missing_subtasks": checkpoint.missing_subtasks,
-        "acks": [
+    return _values(
+        "checkpoints",
+        checkpoint,
+        status=checkpoint.status.value,
+        duration_ms=checkpoint.milliseconds,
+        cut_to_ack_ms=_between(checkpoint.cut_us, last),
+        ack_count=checkpoint.acks,
+        acks=[
             {
                 "subtask": ack.subtask,
                 "attempt_number": ack.attempt_number,
@@ -149,84 +124,7 @@ def _checkpoint(checkpoint: CheckpointRow) -> dict[str, object]:
             }
             for ack in checkpoint.acked
         ],
-    }
-
-
-def _event(event: EventRow) -> dict[str, object]:
-    return {
-        "sequence": event.sequence,
-        "direction": event.direction.value,
-        "operator_id": event.operator_id,
-        "subtask": event.subtask,
-        "attempt_number": event.attempt_number,
-        "event_id": event.event_id,
-        "event_type": event.event_type,
-        "payload_bytes": event.payload_bytes,
-        "sent_at": event.sent_us,
-        "status": event.status.value,
-        "ended_at": event.ended_us,
-        "latency_ms": event.milliseconds,
-        "held_by": event.held_by,
-        "reason": event.reason,
-    }
-
-
-def _commit(commit: CommitRow) -> dict[str, object]:
-    return {
-        "sequence": commit.sequence,
-        "operator_id": commit.operator_id,
-        "checkpoint_id": commit.checkpoint_id,
-        "epoch": commit.epoch,
-        "intent_type": commit.intent_type,
-        "intent_bytes": commit.intent_bytes,
-        "intended_at": commit.intended_us,
-        "status": commit.status.value,
-        "settled_at": commit.settled_us,
-        "settled_epoch": commit.settled_epoch,
-        "duration_ms": commit.milliseconds,
-        "failed_tries": commit.failed_tries,
-        "reason": commit.reason,
-    }
-
-
-def _failure(failure: FailureRow) -> dict[str, object]:
-    return {
-        "sequence": failure.sequence,
-        "epoch": failure.epoch,
-        "scope": failure.scope.value,
-        "operator_id": failure.operator_id,
-        "subtask": failure.subtask,
-        "attempt_number": failure.attempt_number,
-        "failed_at": failure.failed_us,
-        "reason": failure.reason,
-        "reset_at": failure.reset_us,
-        "reset_to": failure.reset_to,
-        "is_with_job": failure.is_with_job,
-        "restarted_at": failure.restarted_us,
-        "restart_ms": failure.milliseconds,
-    }
-
-
-def _epoch(epoch: EpochRow) -> dict[str, object]:
-    return {
-        "epoch": epoch.epoch,
-        "job_id": epoch.job_id,
-        "driver_id": epoch.driver_id,
-        "host": epoch.host,
-        "pid": epoch.pid,
-        "mode": epoch.mode,
-        "parallelism": epoch.parallelism,
-        "coordlog_version": epoch.coordlog_version,
-        "started_at": epoch.started_us,
-        "last_at": epoch.last_us,
-        "status": epoch.end.value,
-        "restored_by": epoch.restored_by,
-        "restored_from": epoch.restored_from,
-        "record_count": epoch.record_count,
-        "attempts_started": epoch.attempts_started,
-        "checkpoints_completed": epoch.checkpoints_completed,
-        "failovers_global": epoch.failovers_global,
-    }
+    )
 
 
 def _between(began_us: int | None, ended_us: int | None) -> float | None:

@@ -404,7 +404,7 @@ class Endpoint:
             channel.transport.abort()
 
     def _tell_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Of the event loop, as where no descriptor is left for a connection: one line, as for who is refused."""
+        """Log a fault of the event loop, such as a lack of descriptors, in one line, as a refused connection."""
         error = context.get("exception")
         self._tell_refused("a connection", f"{context.get('message')}: {error!r}")
 

@@ -179,9 +179,9 @@ class _Ddl:
     def _take(self, token: str) -> None:
         following = self._next(repr(token))
         if following.lower() != token:
-            raise ValueError(f"{following!r} stands where {token!r} is to be")
+            raise ValueError(f"{token!r} is expected, and {following!r} is there")
 
     def _next(self, expected: str) -> str:
         if not self._tokens:
-            raise ValueError(f"it ends where {expected} is to be")
+            raise ValueError(f"it ends, and {expected} is expected")
         return self._tokens.pop(0)

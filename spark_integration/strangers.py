@@ -113,8 +113,8 @@ class Strangers:
 class Listener(socket.socket):
     """A listening socket whose accepted connections are strangers at first, each with TCP_NODELAY.
 
-    The event loop accepts many at a time, and where descriptors run out goes on and on with tracebacks: this one
-    makes a pause.
+    The event loop accepts many at a time, and if descriptors run out it logs a traceback for each try: this one makes a
+    pause.
     """
 
     strangers: Strangers | None = None

@@ -1,4 +1,4 @@
-"""The job's token: who holds it may speak as an attempt, and can tell whether the driver lives.
+"""The driver's token: its holder is accepted as an attempt or a client, and can tell whether the driver lives.
 
 256 random bits per driver, in the driver's file (see `driver_file`). Tasks get it in their closure,
 clients on other machines in `COORDLOG_TOKEN`. It is in no topic, Spark setting, command line, page,
@@ -25,7 +25,7 @@ _SCHEME: Final = "Bearer "
 
 
 class Token:
-    """A job's token. Pickles, for a task's closure; prints nothing of itself."""
+    """A driver's token. Pickles, for a task's closure; prints nothing of itself."""
 
     __slots__ = ("_secret",)
 

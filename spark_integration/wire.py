@@ -67,13 +67,13 @@ VERSION_HEADER: Final = "Coordlog-Wire"
 """The header of the handshake that names the version."""
 
 ATTEMPT_PATH: Final = "/attempt"
-"""Where attempts connect, with the job's token."""
+"""Where attempts connect, with the driver's token."""
 
 DRIVER_PATH: Final = "/driver"
 """Where anybody may ask the driver to prove itself; whoever asks shows nothing."""
 
 REQUEST_PATH: Final = "/request"
-"""Where clients ask coordinators, with the job's token; one request after the other on a connection."""
+"""Where clients ask coordinators, with the driver's token; one request after the other on a connection."""
 
 WIRE_SCHEMA: Final = (
     resources.files("coordlog.spark_integration") / "avro" / "wire-v5.avsc"

@@ -110,8 +110,8 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A mark with an id that the contract does not have shows nothing."""
-    unknown = unknown_marks(contract_ids(), items)
+    """A mark with an id that the contract does not have shows nothing, and one without its texts hides failures."""
+    unknown = [*unknown_marks(contract_ids(), items), *_marks_without_texts(items)]
     if unknown:
         raise pytest.UsageError("\n".join(unknown))
     version: str | None = config.option.broker
@@ -121,6 +121,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for one in items
             if all(holds(version, mark.args[0]) for mark in one.iter_markers("newer_broker"))
         ]
+
+
+def _marks_without_texts(items: list[pytest.Item]) -> list[str]:
+    return [
+        f"{item.nodeid}: may_fail names a text of each failure that the test means"
+        for item in items
+        for mark in item.iter_markers("may_fail")
+        if not mark.args or not all(mark.args)
+    ]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +158,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test with the mark `may_fail` means a failure of its job; in any other one a failure is an error."""
-    HandDrivenJob.may_fail_by_default = item.get_closest_marker("may_fail") is not None
+    """The texts of the mark `may_fail` are those of the failures that a test means; any other failure is an error."""
+    mark = item.get_closest_marker("may_fail")
+    HandDrivenJob.may_fail_by_default = mark is not None and mark.args
     return (yield)

@@ -149,6 +149,33 @@ def connected(
         yield channel
 
 
+@dataclass(frozen=True, slots=True)
+class TwoAttempts:
+    """An endpoint at which subtasks 0 and 1 have registered, each on a connection of its own."""
+
+    endpoint: Endpoint
+    heard: Heard
+    one: ClientConnection
+    other: ClientConnection
+    first: int
+    """Number of the connection of subtask 0."""
+    second: int
+
+
+@contextmanager
+def two_attempts(**options: Any) -> Generator[TwoAttempts, None, None]:  # noqa: ANN401, the endpoint's own
+    """An endpoint with two attempts."""
+    with (
+        running(**options) as (endpoint, heard),
+        connected(endpoint.address) as one,
+        connected(endpoint.address) as other,
+    ):
+        say(one, register(0))
+        say(other, register(1))
+        first, second = heard.connection_of(0), heard.connection_of(1)
+        yield TwoAttempts(endpoint, heard, one, other, first, second)
+
+
 def say(channel: ClientConnection, *messages: WireMessage) -> None:
     for message in messages:
         channel.send(encode(message))

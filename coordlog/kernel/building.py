@@ -165,7 +165,7 @@ class StepBuilder:
         )
 
     def _timed(self, kind: Kind, attributes: Mapping[str, str]) -> Mapping[str, str]:
-        """With the clock's reading, where the restart policy counts and records' times stand still."""
+        """With the clock's reading, if the restart policy counts the record and records' times stand still."""
         if self.clock_us == self.now_us or kind not in FAILURES:
             return attributes
         return {**attributes, CLOCK_US: str(self.clock_us)}

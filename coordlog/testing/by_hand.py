@@ -16,6 +16,7 @@ from coordlog.branching import branched, going_back_to, refuse_earlier_output
 from coordlog.chain import Chain
 from coordlog.driver import DriverOptions
 from coordlog.kernel.building import KernelConfig, limits_of
+from coordlog.kernel.failures import BEFORE
 from coordlog.kernel.inputs import RequestArrived
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.log.appender import Appender, Patience, take_over
@@ -61,10 +62,14 @@ __all__ = [
     "FakeRequest",
     "FakeStage",
     "HandDrivenJob",
+    "MayFail",
     "UnexpectedFailureError",
 ]
 
 M = TypeVar("M")
+
+MayFail = bool | str | Sequence[str]
+"""Whether a job may fail; texts: only for a reason that contains one of them."""
 
 
 class UnexpectedFailureError(AssertionError):
@@ -77,7 +82,7 @@ class UnexpectedFailureError(AssertionError):
     def __str__(self) -> str:
         return (
             f"the job has failed ({self.kind}): {self.reason}\n"
-            "where the test is about that, give HandDrivenJob may_fail=True"
+            "if the test is about that, give HandDrivenJob may_fail=True, or may_fail= and a text of the reason"
         )
 
 
@@ -316,12 +321,13 @@ class HandDrivenJob:
         from_checkpoint: Go back to this one.
         is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
         payloads: Where large payloads go; without it they are refused.
-        may_fail: Whether the job may fail as a whole. If not, the call that fails it raises
-            UnexpectedFailureError, with the traceback of the callback that raised. An attempt may always fail.
+        may_fail: Whether the job may fail as a whole; a text, or several: only for a reason that contains one. If
+            not, the call that fails it raises UnexpectedFailureError, with the traceback of the callback that
+            raised. An attempt may always fail.
     """
 
-    may_fail_by_default: ClassVar[bool] = False
-    """What holds without `may_fail`."""
+    may_fail_by_default: ClassVar[MayFail] = False
+    """Value of `may_fail` for a job that is made without it."""
 
     def __init__(
         self,
@@ -341,9 +347,9 @@ class HandDrivenJob:
         is_held: bool = False,
         driver_id: str | None = None,
         payloads: PayloadOptions = NO_STORE,
-        may_fail: bool | None = None,
+        may_fail: MayFail | None = None,
     ) -> None:
-        self.may_fail = self.may_fail_by_default if may_fail is None else may_fail
+        self.may_fail: MayFail = self.may_fail_by_default if may_fail is None else may_fail
         self._failure: UnexpectedFailureError | None = None
         self.clock, self.stage = clock or FakeClock(), FakeStage()
         self.payloads = DriverPayloads(payloads, clock=self.clock.monotonic_s, sleep=self._sleep)
@@ -527,13 +533,22 @@ class HandDrivenJob:
             else:
                 break
         failure, self._failure = self._failure, None
-        if failure is not None and not self.may_fail:
+        if failure is not None:
             raise failure
 
     def _released(self, records: Sequence[Record]) -> None:
         for record in records:
-            if record.kind in (Kind.GLOBAL_FAILURE, Kind.JOB_FAILED) and self._failure is None:
-                self._failure = UnexpectedFailureError(record.kind.value, record.reason or "")
+            reason = record.reason or ""
+            is_failure = record.kind in (Kind.GLOBAL_FAILURE, Kind.JOB_FAILED)
+            if is_failure and self._failure is None and not self._is_expected(reason):
+                self._failure = UnexpectedFailureError(record.kind.value, reason)
+
+    def _is_expected(self, reason: str) -> bool:
+        if isinstance(self.may_fail, bool):
+            return self.may_fail
+        texts = (self.may_fail,) if isinstance(self.may_fail, str) else self.may_fail
+        newest, _, _ = reason.partition(BEFORE)
+        return any(text in newest for text in texts)
 
     def _append(self) -> bool:
         group = self.runtime.take_group()

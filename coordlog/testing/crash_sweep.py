@@ -11,7 +11,7 @@ from coordlog.errors import OptionError
 from coordlog.log.copying import to_append
 from coordlog.log.memory import MemoryLog
 
-from .by_hand import FakeClock, HandDrivenJob
+from .by_hand import FakeClock, HandDrivenJob, MayFail
 
 __all__ = ["CrashSweepError", "SweepResult", "crash_sweep"]
 
@@ -51,7 +51,7 @@ def crash_sweep(
     parallelism: int = 1,
     is_batch: bool = False,
     modes: Sequence[str] = _MODES,
-    may_fail: bool | None = None,
+    may_fail: MayFail | None = None,
 ) -> SweepResult:
     """Crash after each record of what `script` does, turns cut in the middle included.
 

@@ -121,7 +121,7 @@ class RealAttempt:
             self.runner.step()
 
     def end(self) -> StepOutcome:
-        """No more rows: finish, or wait if an operator does. Again after `take`, where one has waited."""
+        """No more rows: finish, or wait if an operator does. Call it again after `take` if one has waited."""
         self._reader.is_at_end = True
         return self.runner.step()
 

@@ -1,7 +1,7 @@
 """`format("coordlog")` for writing: a Python data source whose commit asks the driver of the job's batches.
 
 Spark runs all of this in processes of its own, and makes the writer anew for a stream's commits. So the coordinator is
-reached by its endpoint, with the job's token from its file or `COORDLOG_TOKEN`: it is in no option.
+reached by its endpoint, with the driver's token from its file or `COORDLOG_TOKEN`: it is in no option.
 """
 
 from __future__ import annotations

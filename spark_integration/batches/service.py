@@ -189,7 +189,7 @@ class BatchService:
 
     @property
     def endpoint(self) -> str:
-        """Where clients with the job's token reach it; after `start`."""
+        """Where clients with the driver's token reach it; after `start`."""
         if self._surroundings is None:
             raise UsageError(f"the batches of job {self.job_id} have not been started")
         return self._surroundings.address

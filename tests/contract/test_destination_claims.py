@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,7 @@ from coordlog.spark_integration.batches.sinks import Batch, BatchSink
 from coordlog.spark_integration.files.sink import ParquetSink
 from postgres_server import postgres_server
 from s3_server import S3Server, s3_server, s3_store
+from sql_statements import executed
 
 __all__ = ["s3_server", "s3_store"]
 
@@ -111,16 +113,7 @@ def entry_name(number: int) -> str:
 
 
 def in_database(make: Callable[[], DatabaseTable], connect: Callable[[], Any], names: str) -> Place:
-    def run(statement: str) -> list[tuple[Any, ...]]:
-        connection = connect()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
-            connection.commit()
-        finally:
-            connection.close()
-        return [tuple(row) for row in rows]
+    run = partial(executed, connect)
 
     def entry(number: int) -> bytes:
         ((content,),) = run(f"SELECT content FROM coordlog_claims WHERE number = {number}")

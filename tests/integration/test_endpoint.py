@@ -40,6 +40,7 @@ from endpoint_parts import (
     running,
     say,
     sent,
+    two_attempts,
     wait_for,
 )
 
@@ -179,28 +180,23 @@ def test_order_is_kept_both_ways() -> None:
 
 @pytest.mark.clause("D2")
 def test_the_bytes_of_all_attempts_that_wait_for_the_log_are_bounded_together() -> None:
-    with (
-        running(unreleased_bytes_in_all=50_000) as (endpoint, heard),
-        connected(endpoint.address) as one,
-        connected(endpoint.address) as other,
-    ):
-        say(one, register(0))
-        say(other, register(1))
-        first, second = heard.connection_of(0), heard.connection_of(1)
-        say(one, *[sent(n, bytes(10_000)) for n in range(10)])
-        wait_for(lambda: len(heard.messages(first)) == 5, "it is held at the bound of all")
-        say(other, sent(0, bytes(1_000)), sent(1))
-        wait_for(lambda: len(heard.messages(second)) == 1, "the other is read up to a message")
+    with two_attempts(unreleased_bytes_in_all=50_000) as two:
+        say(two.one, *[sent(n, bytes(10_000)) for n in range(10)])
+        wait_for(lambda: len(two.heard.messages(two.first)) == 5, "it is held at the bound of all")
+        say(two.other, sent(0, bytes(1_000)), sent(1))
+        wait_for(
+            lambda: len(two.heard.messages(two.second)) == 1, "the other is read up to a message"
+        )
 
         # The first one ends, and what it has sent still waits.
-        one.close()
-        heard.reason_of(first)
-        say(other, sent(2))
-        assert len(heard.messages(second)) == 1
+        two.one.close()
+        two.heard.reason_of(two.first)
+        say(two.other, sent(2))
+        assert len(two.heard.messages(two.second)) == 1
 
-        endpoint.released(first, 1 + len(heard.messages(first)))
-        wait_for(lambda: len(heard.messages(second)) == 3, "there is room again")
-        assert endpoint._ended == {}
+        two.endpoint.released(two.first, 1 + len(two.heard.messages(two.first)))
+        wait_for(lambda: len(two.heard.messages(two.second)) == 3, "there is room again")
+        assert two.endpoint._ended == {}
 
 
 def test_what_many_threads_send_to_one_attempt_keeps_each_ones_order() -> None:
@@ -335,49 +331,35 @@ def test_an_attempt_that_is_held_and_dies_is_lost_all_the_same() -> None:
 
 
 def test_an_attempt_that_reads_too_slowly_fails_alone() -> None:
-    with (
-        running(outgoing_messages_max=20) as (endpoint, heard),
-        connected(endpoint.address) as slow,
-        connected(endpoint.address) as other,
-    ):
-        say(slow, register(0))
-        say(other, register(1))
-        first, second = heard.connection_of(0), heard.connection_of(1)
+    with two_attempts(outgoing_messages_max=20) as two:
         # The slow one reads nothing: the buffers of both systems fill, then the queue.
         for n in range(2000):
-            endpoint.send(first, delivered(n, bytes(100_000)))
-            if heard.lost:
+            two.endpoint.send(two.first, delivered(n, bytes(100_000)))
+            if two.heard.lost:
                 break
             time.sleep(0.001)
-        assert "it reads too slowly: 21 messages" in heard.reason_of(first)
-        endpoint.send(second, delivered(1))
-        assert hear(other) == delivered(1)
-        assert [number for number, _ in heard.lost] == [first]
+        assert "it reads too slowly: 21 messages" in two.heard.reason_of(two.first)
+        two.endpoint.send(two.second, delivered(1))
+        assert hear(two.other) == delivered(1)
+        assert [number for number, _ in two.heard.lost] == [two.first]
 
 
 # --- leases ---------------------------------------------------------------------------------------
 @pytest.mark.clause("M4")
 def test_an_attempt_that_says_nothing_for_its_lease_is_lost_and_another_is_not() -> None:
-    with (
-        running(lease_s=0.5, heartbeat_s=0.05) as (endpoint, heard),
-        connected(endpoint.address) as silent,
-        connected(endpoint.address) as other,
-    ):
-        say(silent, register(0))
-        say(other, register(1))
-        first, second = heard.connection_of(0), heard.connection_of(1)
+    with two_attempts(lease_s=0.5, heartbeat_s=0.05) as two:
 
         def look() -> bool:
-            say(other, Heartbeat())
-            return bool(heard.lost)
+            say(two.other, Heartbeat())
+            return bool(two.heard.lost)
 
         wait_for(look, "the lease runs out")
-        assert [number for number, _ in heard.lost] == [first]
-        reason = heard.reason_of(first)
+        assert [number for number, _ in two.heard.lost] == [two.first]
+        reason = two.heard.reason_of(two.first)
         assert reason.startswith("nothing was heard of it for ")
         assert reason.endswith(" s; its lease is 0.5 s")
-        endpoint.send(second, delivered(1))
-        assert hear(other) == delivered(1)
+        two.endpoint.send(two.second, delivered(1))
+        assert hear(two.other) == delivered(1)
 
 
 def test_an_attempt_hears_that_its_driver_lives() -> None:

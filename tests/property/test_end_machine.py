@@ -28,6 +28,7 @@ from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of
+from random_machine import printed_if_it_fails
 
 ACTIONS = {
     "write": 14,
@@ -335,17 +336,19 @@ def _intent(of: Sequence[CommittableOf]) -> Intent:
 
 def run(seed: int, steps: int) -> EndMachine:
     machine = EndMachine(seed)
-    try:
+    with printed_if_it_fails(
+        seed,
+        machine.done,
+        is_batch=machine.is_batch,
+        parallelism=machine.parallelism,
+        is_folded=machine.is_folded,
+    ):
         for _ in range(steps):
             if machine.job.runtime.state.phase is Phase.FINISHED:
                 break
             machine.act()
         machine.settle()
         machine.judge()
-    except BaseException:
-        print(f"seed {seed}, {machine.is_batch=}, {machine.parallelism=}, {machine.is_folded=}")
-        print(" ".join(machine.done))
-        raise
     return machine
 
 

@@ -36,6 +36,7 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
 from kernel_fakes import IdleReader, prefix_of
 from machine_fakes import CountingProvider, Kept, Row, Work, kept_in
+from random_machine import printed_if_it_fails
 
 ACTIONS: dict[str, float] = {
     "work": 12,
@@ -390,17 +391,18 @@ class Machine:
 
 def run(seed: int, steps: int) -> Machine:
     machine = Machine(seed)
-    try:
+    with printed_if_it_fails(
+        seed,
+        machine.done,
+        is_folded=machine.provider.is_folded,
+        is_overlapping=machine.is_overlapping,
+    ):
         for _ in range(steps):
             machine.act()
             if machine.job.runtime.state.is_over:
                 break
         machine.settle()
         machine.check()
-    except BaseException:
-        print(f"seed {seed}, {machine.provider.is_folded=}, {machine.is_overlapping=}")
-        print(" ".join(machine.done))
-        raise
     return machine
 
 

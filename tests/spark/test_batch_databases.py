@@ -17,6 +17,7 @@ from coordlog.errors import SinkError
 from coordlog.spark_integration.batches import database as sinks_in_databases
 from coordlog.spark_integration.batches.database import DatabaseTable
 from postgres_server import postgres_server
+from sql_statements import executed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,15 +35,7 @@ class Database:
         self.run("CREATE TABLE orders (id BIGINT, name TEXT, source TEXT DEFAULT 'x')")
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        connection = self._connect()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
-            connection.commit()
-        finally:
-            connection.close()
-        return [tuple(row) for row in rows]
+        return executed(self._connect, statement)
 
     def ids(self) -> list[int]:
         return [int(row[0]) for row in self.run("SELECT id FROM orders ORDER BY id")]

@@ -161,7 +161,7 @@ def test_the_splits_of_a_job_show_which_tasks_of_queries_had_them(log: MemoryLog
     assert (found[0]["finished_subtask"], found[0]["finished_attempt_number"]) == (0, 4)
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_no_reset_throws_away_what_tasks_of_queries_have_read() -> None:
     reads = ReadsJob(Outside(names=FILES))
     read_by_tasks(reads, reads.plan_batch(0, 4), 0, 3, rows=10)

@@ -67,7 +67,7 @@ def test_a_job_finishes_when_every_commit_has_an_outcome() -> None:
 
 @pytest.mark.clause("A3")
 @pytest.mark.clause("I3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: bang")
 def test_a_commit_that_raises_before_its_intent_finishes_nothing_and_runs_again() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
@@ -91,7 +91,7 @@ def test_a_commit_that_raises_before_its_intent_finishes_nothing_and_runs_again(
 
 
 @pytest.mark.clause("I3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("the disk is full")
 def test_a_batch_job_that_failed_at_settling_is_only_settled_again() -> None:
     sink = FakeSink()
     sink.failures = 5
@@ -112,7 +112,7 @@ def test_a_batch_job_that_failed_at_settling_is_only_settled_again() -> None:
 
 
 @pytest.mark.clause("E9")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("the disk is full")
 def test_what_is_only_to_be_settled_is_refused_with_another_parallelism_before_anything_is_appended() -> (
     None
 ):

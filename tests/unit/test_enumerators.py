@@ -44,7 +44,7 @@ from split_fakes import (
 # Listings
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its listing has found no splits")
 def test_an_empty_listing_fails_the_job_and_says_what_to_do() -> None:
     job = HandDrivenJob(chain_of(pull_of()))
 
@@ -64,7 +64,7 @@ def test_an_empty_listing_that_is_allowed_ends_every_reader() -> None:
     assert job.history(Kind.GLOBAL_FAILURE) == []
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("permission denied")
 def test_a_listing_that_raises_fails_the_job_with_its_text() -> None:
     def discover() -> SplitsDiscovered:
         raise SourceError("/data", "permission denied", "grant it")
@@ -75,7 +75,7 @@ def test_a_listing_that_raises_fails_the_job_with_its_text() -> None:
     assert "/data: permission denied; grant it" in reasons[0]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its listing has not come back")
 def test_a_listing_that_never_comes_back_fails_the_job_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_place_that_never_answers_ends_the_command_before_it_begins(
     answers.set()
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its listing is not complete")
 def test_a_listing_that_is_not_complete_fails_the_job() -> None:
     provider = SplitCoordinatorProvider(
         "source", discover=lambda: SplitsDiscovered(splits=[split("a")], is_complete=False)
@@ -172,7 +172,7 @@ def test_a_split_that_fits_no_page_is_refused_by_name() -> None:
         list(pages_of([split("huge", bytes(PAYLOAD_BYTES_MAX))]))
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_the_result_of_a_listing_for_a_closed_coordinator_changes_nothing() -> None:
     job = unlisted(chain_of(pull_of("a")))
     fail_globally(job)
@@ -230,7 +230,7 @@ def failures(job: HandDrivenJob) -> list[str]:
 
 
 @pytest.mark.flink("CX6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("splits were assigned to subtask")
 def test_a_split_assigned_to_a_subtask_without_a_reader_fails_the_job() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         context.assign_splits({1: context.unassigned_splits(1)})
@@ -241,7 +241,7 @@ def test_a_split_assigned_to_a_subtask_without_a_reader_fails_the_job() -> None:
     assert "assigned to subtask 1, which has no registered reader" in failures(job)[0]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("split 'a' was assigned to subtask")
 def test_a_split_assigned_twice_fails_the_job_and_neither_is_sent() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         one = context.unassigned_splits(1)
@@ -255,7 +255,7 @@ def test_a_split_assigned_twice_fails_the_job_and_neither_is_sent() -> None:
     assert told(job, first) == told(job, second) == []
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("splits were assigned to subtask")
 def test_a_split_assigned_after_no_more_splits_fails_the_job() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         context.signal_no_more_splits(subtask)
@@ -267,7 +267,7 @@ def test_a_split_assigned_after_no_more_splits_fails_the_job() -> None:
     assert "after `signal_no_more_splits`" in failures(job)[0]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("an event was sent to subtask")
 def test_an_event_to_a_subtask_without_a_reader_fails_the_job() -> None:
     def script(context: EnumeratorContext, subtask: int) -> None:
         context.send_event_to_reader(0, Hello())
@@ -299,7 +299,7 @@ def test_after_no_more_splits_a_request_is_not_handed_on_until_the_attempt_is_re
 
 
 @pytest.mark.clause("D3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_redelivered_request_is_handed_on_when_the_attempt_is_ready_and_not_before() -> None:
     provider, made = scripted(lambda _context, _subtask: None)
     job = HandDrivenJob(chain_of(provider), parallelism=2)
@@ -353,7 +353,7 @@ def test_what_an_enumerator_keeps_itself_is_in_the_log_and_given_to_the_next_obj
     assert [one.asked for one in made] == [2, 2]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("while split 'a' was on its way to it")
 def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")), is_batch=True, parallelism=2)
     first, _second = job.register_all()
@@ -366,7 +366,7 @@ def test_a_reader_that_ends_while_splits_are_on_their_way_to_it_fails_the_job() 
 
 @pytest.mark.clause("A3")
 @pytest.mark.flink("SC12")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: scripted")
 def test_an_enumerator_that_cannot_be_made_fails_the_job() -> None:
     def create(_context: EnumeratorContext, _kept: bytes | None) -> SplitEnumerator:
         raise ValueError("scripted")

@@ -30,7 +30,7 @@ def no_space() -> OSError:
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no space left")
 def test_an_attempt_that_is_out_of_space_ends_the_job_and_no_other_is_started() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     first, second = job.register_all()
@@ -54,7 +54,7 @@ def test_an_attempt_that_is_out_of_space_ends_the_job_and_no_other_is_started() 
     )
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_the_next_run_goes_on_with_a_fresh_count() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     job.register(0).fail(final=OUT_OF_SPACE)
@@ -67,7 +67,7 @@ def test_the_next_run_goes_on_with_a_fresh_count() -> None:
 
 
 @pytest.mark.clause("H3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("it is full")
 def test_a_commit_for_which_there_is_no_space_ends_the_job_and_is_settled_by_the_next() -> None:
     class FullSink(FakeSink):
         def settle(self, intent: Any) -> Any:  # noqa: ANN401, as the base
@@ -101,7 +101,7 @@ def act_in(provider: NotingProvider, act: Callable[..., None]) -> HandDrivenJob:
     return job
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: cannot write")
 def test_a_callback_that_finds_no_space_ends_the_job() -> None:
     def fill(*_: object) -> None:
         raise ValueError("cannot write") from no_space()
@@ -113,7 +113,7 @@ def test_a_callback_that_finds_no_space_ends_the_job() -> None:
 
 
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("enough")
 def test_a_coordinator_may_fail_its_job_for_good() -> None:
     job = act_in(NotingProvider(), lambda c, *_: c.context.fail_job("enough", is_final=True))
 
@@ -124,7 +124,7 @@ def test_a_coordinator_may_fail_its_job_for_good() -> None:
 
 
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("enough", "no reason")
 def test_a_failure_for_good_ends_a_job_that_was_about_to_go_back() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -185,7 +185,7 @@ def test_a_process_that_had_several_splits_is_not_said_to_have_read_one_of_them(
 
 
 @pytest.mark.clause("K7")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("two")
 def test_a_replay_finds_that_a_failure_was_for_good() -> None:
     def finals(chain: Chain, records: list[Record]) -> list[str]:
         projection: JobProjection = projection_of(chain)

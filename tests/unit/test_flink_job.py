@@ -53,7 +53,7 @@ def test_a_job_that_starts_starts_its_coordinators_ahead_of_any_attempt() -> Non
 @pytest.mark.flink("SD3")
 @pytest.mark.flink("SD4")
 @pytest.mark.clause("A3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: no listing")
 def test_a_start_that_raises_fails_the_job_and_its_coordinator_is_closed() -> None:
     """Adapted: where a `start` that raises would end the process, or be lost, it is a global failure."""
     provider = NotingProvider()
@@ -112,7 +112,7 @@ def test_the_failure_of_a_running_attempt_is_told() -> None:
 @pytest.mark.flink("SD7")
 @pytest.mark.flink("SD13")
 @pytest.mark.clause("B2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_attempts_that_a_global_failover_cancels_are_recorded_and_the_old_object_is_closed() -> (
     None
 ):
@@ -193,7 +193,7 @@ def test_a_completed_checkpoint_holds_the_bytes_once_all_have_acked() -> None:
 
 
 @pytest.mark.flink("SD15")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: no state")
 def test_a_coordinator_that_raises_when_asked_for_its_part_fails_the_checkpoint() -> None:
     provider = NotingProvider()
     job, _ = started(provider)
@@ -257,7 +257,7 @@ def test_a_completed_checkpoint_is_told() -> None:
 
 @pytest.mark.flink("SD18")
 @pytest.mark.flink("SD21")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_global_failure_resets_to_the_last_checkpoint_and_resets_no_subtask() -> None:
     provider = NotingProvider()
     job, attempts = started(provider)
@@ -273,7 +273,7 @@ def test_a_global_failure_resets_to_the_last_checkpoint_and_resets_no_subtask() 
 @pytest.mark.flink("SD26")
 @pytest.mark.flink("SD27")
 @pytest.mark.parametrize("is_batch", [False, True])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_global_failure_before_any_checkpoint_resets_to_nothing(*, is_batch: bool) -> None:
     provider = NotingProvider()
     job, _ = started(provider, is_batch=is_batch)
@@ -284,7 +284,7 @@ def test_a_global_failure_before_any_checkpoint_resets_to_nothing(*, is_batch: b
 
 
 @pytest.mark.flink("SD20")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("one", "no reason")
 def test_two_global_failures_in_a_row_make_one_reset() -> None:
     provider = NotingProvider()
     job, _ = started(provider)

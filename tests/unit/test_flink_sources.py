@@ -212,7 +212,7 @@ def test_a_callback_ahead_of_start_is_refused(callback: str) -> None:
 @pytest.mark.clause("A2")
 @pytest.mark.flink("SC1")
 @pytest.mark.parametrize("restore", [None, "rollback", "resume"])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_nothing_is_called_ahead_of_start_however_the_object_comes_to_be(
     restore: str | None,
 ) -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_called_ahead_of_start_however_the_object_comes_to_be(
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A2")
 @pytest.mark.flink("SC2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_no_object_is_reset_after_its_start_each_reset_makes_a_new_one() -> None:
     watch = Watch()
     job = watched(watch)
@@ -270,7 +270,7 @@ def test_start_makes_the_enumerator_and_starts_it_once() -> None:
 
 @pytest.mark.clause("L1")
 @pytest.mark.flink("SC4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_closed_coordinator_closes_its_enumerator_once_and_before_the_new_one_is_made() -> None:
     watch = Watch()
     job = watched(watch)
@@ -284,7 +284,7 @@ def test_a_closed_coordinator_closes_its_enumerator_once_and_before_the_new_one_
 
 @pytest.mark.clause("A2")
 @pytest.mark.flink("SC5")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: scripted")
 def test_a_coordinator_that_was_never_started_closes_cleanly() -> None:
     watch = Watch()
     SplitCoordinator(
@@ -374,7 +374,7 @@ def test_a_failed_subtask_gives_back_what_checkpoints_that_did_not_complete_woul
 
 @pytest.mark.clause("A3")
 @pytest.mark.flink("SC11")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: scripted")
 def test_an_enumerator_whose_start_raises_fails_the_job_with_the_cause() -> None:
     watch = Watch()
 
@@ -390,7 +390,7 @@ def test_an_enumerator_whose_start_raises_fails_the_job_with_the_cause() -> None
 
 @pytest.mark.clause("A3")
 @pytest.mark.flink("SC12")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: scripted")
 def test_an_enumerator_that_cannot_be_made_fails_the_job_with_the_cause() -> None:
     watch = Watch()
 
@@ -407,7 +407,7 @@ def test_an_enumerator_that_cannot_be_made_fails_the_job_with_the_cause() -> Non
 @pytest.mark.clause("A3")
 @pytest.mark.flink("SC13")
 @pytest.mark.parametrize("where", ["request", "back", "reader", "event", "complete", "aborted"])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: scripted")
 def test_an_enumerator_that_raises_in_any_handler_fails_the_job_with_the_cause(where: str) -> None:
     watch = Watch()
     job = watched(watch, parallelism=2)
@@ -667,7 +667,7 @@ class CollectorProvider(CoordinatorProvider):
 
 @pytest.mark.clause("A3")
 @pytest.mark.flink("DF2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("subtask 0 said [1, 2], and now says [1, 3]")
 def test_the_same_from_a_new_attempt_is_taken_as_said_and_something_else_fails_the_job() -> None:
     def replaced(attempt: FakeAttempt, values: list[int]) -> FakeAttempt:
         attempt.fail()

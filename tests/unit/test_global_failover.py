@@ -30,7 +30,7 @@ def raising(*_said: object) -> None:
         ("aborted", "notify_checkpoint_aborted of operator 'source'"),
     ],
 )
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: bang")
 def test_an_exception_out_of_any_callback_fails_the_job_globally(name: str, said: str) -> None:
     """Were one swallowed, the job would go on with a coordinator that has missed a commit."""
     provider = NotingProvider(on={name: raising})
@@ -53,7 +53,7 @@ def test_an_exception_out_of_any_callback_fails_the_job_globally(name: str, said
 
 
 @pytest.mark.clause("A3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason", "RuntimeError: bang")
 def test_a_reset_that_raises_fails_the_job_again() -> None:
     provider = NotingProvider(on={"restore": raising})
     job = HandDrivenJob(chain_of(provider))
@@ -75,7 +75,7 @@ def test_a_reset_that_raises_fails_the_job_again() -> None:
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A2")
 @pytest.mark.clause("B2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_every_coordinator_is_a_new_object_reset_and_started_and_the_old_hears_close_only() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -110,7 +110,7 @@ def test_every_coordinator_is_a_new_object_reset_and_started_and_the_old_hears_c
 
 @pytest.mark.clause("E2")
 @pytest.mark.clause("A2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_before_the_first_checkpoint_a_reset_is_to_nothing() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -125,7 +125,7 @@ def test_before_the_first_checkpoint_a_reset_is_to_nothing() -> None:
 
 
 @pytest.mark.clause("E3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_in_batch_a_global_failover_is_to_nothing_and_forgets_what_was_kept() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider, keeps_state=False), parallelism=2, is_batch=True)
@@ -145,7 +145,7 @@ def test_in_batch_a_global_failover_is_to_nothing_and_forgets_what_was_kept() ->
 
 @pytest.mark.clause("E2")
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("two", "one", "three")
 def test_failures_in_quick_succession_make_one_reset_and_are_recorded() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -160,7 +160,7 @@ def test_failures_in_quick_succession_make_one_reset_and_are_recorded() -> None:
 
 
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("enough")
 def test_fail_job_inside_a_callback_is_as_if_it_had_raised_on_its_return() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -179,7 +179,7 @@ def test_fail_job_inside_a_callback_is_as_if_it_had_raised_on_its_return() -> No
 
 
 @pytest.mark.clause("A3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_until_the_reset_nothing_of_attempts_is_handled_and_the_sender_is_told() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -193,7 +193,7 @@ def test_until_the_reset_nothing_of_attempts_is_handled_and_the_sender_is_told()
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_stage_that_ends_as_asked_after_the_reset_is_no_further_failure() -> None:
     provider = NotingProvider()
     job = HandDrivenJob(chain_of(provider))
@@ -212,7 +212,7 @@ def test_a_stage_that_ends_as_asked_after_the_reset_is_no_further_failure() -> N
     assert job.register(0).accepted.attempt_number == 1
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("Spark ended stage run")
 def test_a_stage_that_spark_aborts_is_a_global_failure() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     job.register(0).complete()
@@ -224,7 +224,7 @@ def test_a_stage_that_spark_aborts_is_a_global_failure() -> None:
     )
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("subtask 1 of 2 has had no attempt")
 def test_a_subtask_without_an_attempt_for_too_long_is_a_global_failure() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), parallelism=2)
     job.register(0)
@@ -237,7 +237,7 @@ def test_a_subtask_without_an_attempt_for_too_long_is_a_global_failure() -> None
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_the_end_of_an_older_stage_run_is_no_failure_of_the_newer() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     job.register(0)

@@ -92,7 +92,7 @@ def test_elsewhere_than_in_a_callback_every_call_raises(what: str) -> None:
 @pytest.mark.flink("RC3")
 @pytest.mark.clause("A1")
 @pytest.mark.parametrize("what", [*CALLS, "context.fail_job"])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_closed_coordinators_calls_raise_and_reach_nothing(what: str) -> None:
     provider = NotingProvider(is_cut_at_once=False)
     job, _ = started(provider)
@@ -132,7 +132,7 @@ def test_while_a_callback_runs_it_is_known_by_its_name_its_operator_and_its_subt
 
 @pytest.mark.flink("RC2")
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: bad")
 def test_fail_job_may_be_called_from_any_thread_and_enters_as_a_turn() -> None:
     provider = NotingProvider()
     job, _ = started(provider)
@@ -146,7 +146,7 @@ def test_fail_job_may_be_called_from_any_thread_and_enters_as_a_turn() -> None:
 
 @pytest.mark.clause("A1")
 @pytest.mark.clause("A4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_fail_job_of_a_coordinator_that_is_closed_before_its_turn_does_nothing() -> None:
     provider = NotingProvider()
     job, _ = started(provider)
@@ -162,7 +162,7 @@ def test_fail_job_of_a_coordinator_that_is_closed_before_its_turn_does_nothing()
 
 
 @pytest.mark.clause("A2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_close_is_called_once_on_a_worker_whatever_happened() -> None:
     provider = NotingProvider()
 
@@ -249,7 +249,7 @@ def test_work_that_brings_no_result_is_heard_of_as_an_error(result: object, said
 
 
 @pytest.mark.clause("A6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_result_for_a_closed_coordinator_is_recorded_only() -> None:
     provider = NotingProvider(projection=HANDLED)
     job, attempt = started(provider)
@@ -274,7 +274,7 @@ def test_a_result_for_a_closed_coordinator_is_recorded_only() -> None:
 
 
 @pytest.mark.clause("A6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_work_that_raises_for_a_closed_coordinator_is_recorded_with_its_error() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)
@@ -292,7 +292,7 @@ def test_work_that_raises_for_a_closed_coordinator_is_recorded_with_its_error() 
 
 
 @pytest.mark.clause("A6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_timer_fires_in_a_turn_of_its_own_and_not_after_a_reset() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)
@@ -318,7 +318,7 @@ def test_a_timer_fires_in_a_turn_of_its_own_and_not_after_a_reset() -> None:
 
 
 @pytest.mark.clause("A3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: bang")
 def test_an_exception_in_the_handler_of_call_async_fails_the_job() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)
@@ -335,7 +335,7 @@ def test_an_exception_in_the_handler_of_call_async_fails_the_job() -> None:
 
 
 @pytest.mark.clause("C9")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_futures_of_a_closed_coordinator_never_resolve() -> None:
     provider = NotingProvider()
     job, attempt = started(provider)

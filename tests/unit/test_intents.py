@@ -60,7 +60,7 @@ def test_an_intent_that_was_carried_out_but_not_answered_is_asked_for_again() ->
 
 
 @pytest.mark.clause("H3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("the disk is full")
 def test_a_sink_that_cannot_is_tried_again_and_in_the_end_fails_the_job() -> None:
     sink = FakeSink()
     sink.failures = 99
@@ -148,7 +148,7 @@ def test_committables_come_in_subtask_order_and_name_their_attempts() -> None:
 
 @pytest.mark.clause("A3")
 @pytest.mark.clause("H3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("RuntimeError: bang")
 def test_a_completion_whose_callback_raises_leaves_no_intent_and_is_told_again() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)
@@ -172,7 +172,7 @@ def test_a_completion_whose_callback_raises_leaves_no_intent_and_is_told_again()
 
 
 @pytest.mark.clause("E6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_global_failover_does_not_settle_what_is_being_settled() -> None:
     sink = FakeSink()
     provider = NotingProvider(sink=sink)

@@ -198,7 +198,7 @@ def test_a_failed_look_changes_nothing_and_the_next_one_finds_what_is_new() -> N
     assert failures(job) == []
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no answer for")
 def test_a_first_look_that_fails_fails_the_job_by_its_cause() -> None:
     cluster = cluster_of(1)
     cluster.is_silent = True
@@ -214,7 +214,7 @@ def after_a_look(cluster: FakeCluster, job: HandDrivenJob) -> str:
     return failures(job)[0].splitlines()[0]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("SourceError: topic t: ")
 def test_a_topic_that_was_deleted_or_made_again_or_is_not_named_any_more_is_named() -> None:
     gone = cluster_of(1)
     job = HandDrivenJob(chain_on(gone))
@@ -240,7 +240,7 @@ def test_a_topic_that_was_deleted_or_made_again_or_is_not_named_any_more_is_name
     assert "has splits of it, and the source does not name it" in failures(renamed)[0]
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("the source is now unbounded")
 def test_a_bounded_history_is_not_gone_on_with_without_an_end() -> None:
     cluster = cluster_of(3)
     job = HandDrivenJob(chain_on(cluster, is_bounded=True))
@@ -268,7 +268,7 @@ def test_more_partitions_than_fit_one_record_come_in_pages_and_all_start_where_t
     assert {one.partition("@")[2] for each in attempts for one in told(job, each)} == {"7.."}
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_global_reset_to_the_start_lists_anew() -> None:
     cluster = cluster_of(2)
     job = HandDrivenJob(chain_on(cluster))

@@ -389,13 +389,13 @@ def test_sources_and_sinks_take_each_form(make: Callable[..., object]) -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("", "it ends where a name is to be"),
-        ("id", "it ends where a type is to be"),
+        ("", "it ends, and a name is expected"),
+        ("id", "it ends, and a type is expected"),
         ("id bigint, …", "it cannot be read at '…'"),
         ("id number", "'number' is no type"),
-        ("id bigint name string", "'name' stands where ',' is to be"),
+        ("id bigint name string", "',' is expected, and 'name' is there"),
         ("id bigint, id string", "a column stands twice in id, id"),
-        ("a array<int", "it ends where '>' is to be"),
+        ("a array<int", "it ends, and '>' is expected"),
         ("a decimal(99, 2)", "precision"),
         ("a " + "array<" * 40 + "int" + ">" * 40, "nested more than 32 deep"),
         (["id"], "it must be a pyarrow schema, a StructType of Spark, or a DDL string"),

@@ -105,7 +105,7 @@ def test_states_too_large_to_reach_a_subtask_together_are_refused_before_anythin
     assert merging(old, parallelism=2).runtime.state.parallelism == 2
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_later_failures_restore_from_the_old_checkpoint_alike_until_a_new_one_completes() -> None:
     job = merging(crashed_with_states(4), parallelism=2)
     first, _ = job.register_all()

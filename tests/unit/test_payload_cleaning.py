@@ -229,7 +229,7 @@ def test_once_the_job_has_ended_nothing_is_on_its_way(
     assert worth(job.log, store) == {"LEFT_OVER": ["0-driver-0"]}
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("connection lost")
 def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
     store: PayloadStore, options: PayloadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,7 +220,7 @@ def test_a_batch_that_is_planned_again_has_the_same_splits_in_the_same_partition
     assert sorted(done.had + half.had) == FILES
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_fault_of_the_coordinator_undoes_nothing_of_what_tasks_were_given() -> None:
     reads = batch()
     read = reads.plan_batch(0, 10)

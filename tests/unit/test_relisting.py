@@ -98,7 +98,7 @@ def read_all(job: HandDrivenJob) -> None:
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted", "cannot be found any more")
 def test_a_listed_file_that_is_missing_after_a_rollback_to_the_start_fails_the_job_by_name(
     tmp_path: Path,
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_listed_file_that_is_missing_after_a_rollback_to_the_start_fails_the_j
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted", "cannot be found any more")
 def test_of_many_missing_files_the_first_are_named_and_all_are_counted(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", *(f"{number:02}.csv" for number in range(12)))
     job = failed(tmp_path)
@@ -135,7 +135,7 @@ def test_of_many_missing_files_the_first_are_named_and_all_are_counted(tmp_path:
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_missing_file_is_given_to_a_reader_that_skips_it_by_name(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", "b.csv")
     job = failed(tmp_path)
@@ -148,7 +148,7 @@ def test_a_missing_file_is_given_to_a_reader_that_skips_it_by_name(tmp_path: Pat
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_missing_file_that_is_skipped_by_command_is_not_missed(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", "b.csv")
     job = run(tmp_path)
@@ -166,7 +166,7 @@ def test_a_missing_file_that_is_skipped_by_command_is_not_missed(tmp_path: Path)
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_listed_file_that_is_left_out_from_now_on_is_withdrawn_by_name(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", "b.csv")
     job = failed(tmp_path)
@@ -186,7 +186,7 @@ def test_a_listed_file_that_is_left_out_from_now_on_is_withdrawn_by_name(tmp_pat
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_file_that_no_reader_has_had_is_listed_as_the_options_are_now(tmp_path: Path) -> None:
     files(tmp_path, "a.csv", "b.csv")
     before = failed(tmp_path, no_newlines_in_fields=True, split_bytes=3)
@@ -216,7 +216,7 @@ def skipped_in_part(folder: Path) -> tuple[HandDrivenJob, str]:
 @pytest.mark.clause("J2")
 @pytest.mark.clause("L6")
 @pytest.mark.parametrize("split_bytes", [5, 1000])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_file_of_which_a_split_is_skipped_stays_cut_as_it_is(
     tmp_path: Path, split_bytes: int
 ) -> None:
@@ -232,7 +232,7 @@ def test_a_file_of_which_a_split_is_skipped_stays_cut_as_it_is(
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_file_that_is_cut_otherwise_and_known_in_part_is_an_error_if_a_split_is_skipped(
     tmp_path: Path,
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_file_that_is_cut_otherwise_and_known_in_part_is_an_error_if_a_split_i
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_file_is_compared_with_a_listing_of_what_is_read_of_it(tmp_path: Path) -> None:
     """A skipped split stays as an older listing had it."""
     job, second = skipped_in_part(tmp_path)
@@ -272,7 +272,7 @@ def test_a_file_is_compared_with_a_listing_of_what_is_read_of_it(tmp_path: Path)
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_file_that_was_mended_after_a_rollback_to_the_start_is_read_as_it_is(
     tmp_path: Path,
 ) -> None:
@@ -314,7 +314,7 @@ def finding(*found: Split) -> HandDrivenJob:
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_split_that_was_found_after_a_checkpoint_is_known_after_a_rollback_to_it() -> None:
     job = finding(split("later"))
 
@@ -344,7 +344,7 @@ def test_a_finished_job_with_a_split_that_waits_breaks_an_invariant() -> None:
 
 
 @pytest.mark.clause("L6")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_history_that_ends_with_a_split_that_waits_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_turn_is_replayed_at_its_own_time() -> None:
     replay(History.of(job.log), _chain(TimedCoordinator))
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("ValueError: three")
 def test_a_callback_that_raises_is_replayed_with_its_global_failure() -> None:
     job = HandDrivenJob(_chain(RaisingCoordinator))
     (attempt,) = job.register_all()
@@ -171,7 +171,7 @@ def test_a_callback_that_raises_is_replayed_with_its_global_failure() -> None:
 
 
 @pytest.mark.clause("K7")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_reign_is_replayed_with_the_limits_that_it_ran_with() -> None:
     def never_again(config: KernelConfig) -> KernelConfig:
         return replace(config, restarts_max=0)

@@ -28,7 +28,7 @@ def three_in_a_minute(config: KernelConfig) -> KernelConfig:
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("four", "three")
 def test_local_and_global_failovers_count_together() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), configure=three_in_a_minute)
     job.register(0).fail("one")
@@ -62,7 +62,7 @@ def test_failures_that_are_older_than_the_window_do_not_count() -> None:
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("connection lost")
 def test_the_count_survives_the_driver() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()), configure=three_in_a_minute)
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_the_count_survives_the_driver() -> None:
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("no reason")
 def test_a_global_failover_waits_longer_each_time() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
     waited = []
@@ -216,7 +216,7 @@ def test_one_record_of_a_clock_that_is_hours_ahead_does_not_put_later_failures_t
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("connection lost")
 def test_failures_together_count_under_a_clock_that_was_ahead_before() -> None:
     clock = JumpyClock()
     job = HandDrivenJob(chain_of(NotingProvider()), clock=clock, configure=three_in_a_minute)
@@ -267,7 +267,7 @@ def opened(
 
 @pytest.mark.clause("E2")
 @pytest.mark.parametrize(("projection", "mode"), [(None, "rollback"), (HANDLED, "resume")])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its driver ended without a stop")
 def test_a_job_whose_drivers_keep_dying_fails_by_name_and_then_counts_afresh(
     projection: OperatorProjection[Any] | None, mode: str
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_driver_that_was_told_to_stop_has_not_died(
 
 
 @pytest.mark.clause("E2")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its driver ended without a stop")
 def test_drivers_that_die_before_their_first_turn_hide_no_death_before_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +350,7 @@ def test_drivers_that_die_before_their_first_turn_hide_no_death_before_them(
 
 @pytest.mark.clause("E2")
 @pytest.mark.clause("I3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its driver ended without a stop")
 def test_a_batch_whose_drivers_die_while_it_commits_fails_and_then_goes_on_with_that() -> None:
     sink = FakeSink()
     job = HandDrivenJob(

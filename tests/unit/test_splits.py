@@ -321,7 +321,7 @@ def test_a_split_finished_between_barrier_and_completion_is_with_the_restored_re
 
 @pytest.mark.clause("L3")
 @pytest.mark.flink("SC7")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_after_a_global_failover_the_splits_assigned_after_the_cut_are_unassigned() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")))
     (attempt,) = job.register_all()
@@ -339,7 +339,7 @@ def test_after_a_global_failover_the_splits_assigned_after_the_cut_are_unassigne
 
 
 @pytest.mark.clause("D3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_redelivered_request_is_answered_when_the_attempt_is_ready() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b", "c")), parallelism=2)
     first, second = job.register_all()
@@ -362,7 +362,7 @@ def test_a_redelivered_request_is_answered_when_the_attempt_is_ready() -> None:
 
 
 @pytest.mark.clause("D3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_a_request_that_waited_at_the_cut_still_waits_after_a_global_failover() -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Slowly, payload_types=(More,))
     job = HandDrivenJob(chain_of(provider), parallelism=2)
@@ -380,7 +380,7 @@ def test_a_request_that_waited_at_the_cut_still_waits_after_a_global_failover() 
 
 
 @pytest.mark.clause("L5")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_no_more_splits_before_the_cut_reaches_the_attempts_of_a_global_failover() -> None:
     job = HandDrivenJob(chain_of(pull_of("a")))
     (attempt,) = job.register_all()
@@ -583,7 +583,7 @@ def test_under_static_assignment_a_checkpoint_keeps_the_splits_in_the_reader() -
 
 @pytest.mark.clause("I2")
 @pytest.mark.clause("L3")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("while split 'a' was on its way to it")
 def test_a_subtask_that_completes_without_its_splits_is_in_no_checkpoint_and_they_are_read() -> (
     None
 ):
@@ -615,7 +615,7 @@ class Hasty(Slowly):
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
-@pytest.mark.may_fail
+@pytest.mark.may_fail("splits were given to none of them")
 def test_a_job_does_not_end_while_a_split_is_with_nobody(*, is_batch: bool) -> None:
     provider = SplitCoordinatorProvider("source", enumerator=Hasty)
     job = HandDrivenJob(chain_of(provider), is_batch=is_batch)
@@ -677,7 +677,7 @@ def test_splits_that_are_dealt_out_of_order_are_known_by_who_has_none() -> None:
 
 
 @pytest.mark.clause("L4")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 def test_what_no_failover_undoes_any_more_is_one_place_for_all_and_stays() -> None:
     names = tuple(f"{number:02}" for number in range(20))
     job = HandDrivenJob(chain_of(pull_of(*names)))

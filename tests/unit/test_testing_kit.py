@@ -21,6 +21,7 @@ from coordlog.testing import (
     crash_sweep,
     silent_source,
 )
+from coordlog.testing.by_hand import MayFail
 from kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside
 
 
@@ -29,7 +30,7 @@ def wrong(_coordinator: Noting) -> object:
     return grants["no such key"]
 
 
-def started(provider: NotingProvider, *, may_fail: bool) -> tuple[HandDrivenJob, FakeAttempt]:
+def started(provider: NotingProvider, *, may_fail: MayFail) -> tuple[HandDrivenJob, FakeAttempt]:
     job = HandDrivenJob(chain_of(provider), may_fail=may_fail)
     return job, job.register(0)
 
@@ -61,6 +62,35 @@ def test_a_test_of_a_failure_says_so_and_goes_on() -> None:
     inside(attempt, provider, wrong)
 
     assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
+
+
+@pytest.mark.parametrize("texts", ["no such key", ("out of quota", "no such key")])
+def test_a_failure_with_one_of_the_texts_is_meant(texts: MayFail) -> None:
+    provider = NotingProvider()
+    job, attempt = started(provider, may_fail=texts)
+
+    inside(attempt, provider, wrong)
+
+    assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
+
+
+@pytest.mark.parametrize("texts", ["out of quota", ("out of quota", "no permits"), ()])
+def test_a_failure_with_none_of_the_texts_fails_the_test(texts: MayFail) -> None:
+    provider = NotingProvider()
+    _, attempt = started(provider, may_fail=texts)
+
+    with pytest.raises(UnexpectedFailureError, match="no such key"):
+        inside(attempt, provider, wrong)
+
+
+def test_a_second_failure_is_not_meant_because_an_older_one_was() -> None:
+    job, _ = started(NotingProvider(), may_fail="scripted")
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+
+    with pytest.raises(UnexpectedFailureError, match="another"):
+        job.run(lambda: job.runtime.fail_job("source", "another", final="for good"))
+
+    assert "before that: scripted" in (job.history(Kind.JOB_FAILED)[0].reason or "")
 
 
 def test_an_attempt_may_always_fail() -> None:
@@ -185,10 +215,12 @@ def test_a_test_without_the_mark_has_a_job_that_may_not_fail() -> None:
         job.run(lambda: job.runtime.fail_job("source", "scripted"))
 
 
-@pytest.mark.may_fail
-def test_a_test_with_the_mark_has_a_job_that_may_fail() -> None:
+@pytest.mark.may_fail("scripted")
+def test_a_test_with_the_mark_has_a_job_that_may_fail_by_what_the_mark_says() -> None:
     job = HandDrivenJob(chain_of(NotingProvider()))
 
     job.run(lambda: job.runtime.fail_job("source", "scripted"))
 
     assert len(job.history(Kind.GLOBAL_FAILURE)) == 1
+    with pytest.raises(UnexpectedFailureError, match="another"):
+        job.run(lambda: job.runtime.fail_job("source", "another"))
