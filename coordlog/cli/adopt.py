@@ -18,6 +18,7 @@ from coordlog.spark_integration.liveness import NamedDriver
 
 from .living import refuse_live_driver
 from .logs import NewLogs, with_logs
+from .looking import ahead_text
 from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["adopt", "import_"]
@@ -105,6 +106,12 @@ def adopt(
             on_progress=_checked,
         )
         _refuse_unchecked(found)
+        if found.ahead is not None:
+            click.echo(
+                f"warning: {ahead_text(found.ahead, found.state.next_sequence - 1)}; if there is another copy, "
+                "compare: the job goes on from the last record that counts",
+                err=True,
+            )
         state = found.state
         reign = NamedDriver.of(state)
         _refuse_unknown_driver(job, reign, is_take_over=is_take_over)

@@ -24,6 +24,7 @@ from coordlog.projections.moments import Moment
 from coordlog.projections.payload_json import Json, on_one_line
 from coordlog.projections.state import GatewayState, JobState, sorted_items
 from coordlog.projections.state_json import differences, state_json
+from coordlog.projections.verification import Ahead
 from coordlog.projections.verification import verify as verify_log
 from coordlog.schemas.stored import content_length
 
@@ -43,7 +44,7 @@ from .logs import Logs, with_history
 from .payload_store import StoreFinder, payload_store_option
 from .reading import opened, told_of, whole
 
-__all__ = ["diff", "explain", "state", "verify"]
+__all__ = ["ahead_text", "diff", "explain", "state", "verify"]
 
 _CHARS: Final = 120
 _SPLITS_MAX: Final = 10
@@ -366,6 +367,8 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
             f"{found.stored_bytes:,} bytes, in "
             f"{time.monotonic() - began:.1f} s"
         )
+        if found.ahead is not None:
+            click.echo(ahead_text(found.ahead, found.state.next_sequence - 1))
         if found.absent_count and is_redacted:
             click.echo(f"{found.absent_count:,} stored payloads are not in this redacted export")
         elif found.absent_count:
@@ -383,3 +386,11 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
         click.echo(holds if not found.fault_count else f"{found.fault_count:,} faults")
     if found.fault_count:
         click.get_current_context().exit(Exit.FAILED)
+
+
+def ahead_text(ahead: Ahead, last_sequence: int) -> str:
+    """A record that does not count although it may belong to the job: not certain to be a fault."""
+    return (
+        f"offset {ahead.offset} has sequence {ahead.sequence:,}, and the last record that counts has "
+        f"{last_sequence:,}: an append was cut off or came too late, or records are missing from this log"
+    )
