@@ -52,6 +52,8 @@ class JobRow:
     """Epoch in force."""
     last_us: int | None = None
     """Time of the last record; microseconds since 1970, UTC."""
+    is_pruned: bool = False
+    """What follows counts only what has come since the log was pruned."""
     splits_finished: int = 0
     splits_known: int = 0
     rows: int = 0
@@ -89,6 +91,7 @@ def _row(job: str, progress: Progress, driver: NamedDriver | None) -> JobRow:
         state=_state(progress, driver),
         epoch=progress.epoch,
         last_us=progress.last_us,
+        is_pruned=progress.is_pruned,
         splits_finished=progress.splits_finished,
         splits_known=progress.splits_known,
         rows=progress.rows,

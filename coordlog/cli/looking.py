@@ -98,18 +98,18 @@ def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
     fold has them after the last turn that is whole there. The job's own code is not needed.
     """
     with opened(logs, job) as log:
-        made = _moment(log, at)
+        made, begins_at = _moment(log, at), log.start_offset()
     if as_json:
         print_json({"offset": made.offset, **state_json(made.state), "splits": _splits_json(made)})
         return
-    _print_state(made)
+    _print_state(made, begins_at)
 
 
 def _splits_json(made: Moment) -> Json:
     return [json_of(one) for one in made.splits]
 
 
-def _print_state(made: Moment) -> None:
+def _print_state(made: Moment, begins_at: int) -> None:
     console, job = new_console(), made.state
     click.echo(
         f"job {job.job_id or '?'} at offset {made.offset}, sequence {job.next_sequence - 1}, "
@@ -144,16 +144,17 @@ def _print_state(made: Moment) -> None:
             f"intent at sequence {sequence}: {intent.operator_id!r}, checkpoint "
             f"{intent.checkpoint_id}, without an outcome, tried {intent.failed_tries} times"
         )
-    _print_splits(made)
+    _print_splits(made, begins_at)
 
 
-def _print_splits(made: Moment) -> None:
+def _print_splits(made: Moment, begins_at: int) -> None:
     """How many there are at each place, and the first of them by name."""
     places: dict[str, list[str]] = {}
     for split in made.splits:
         places.setdefault(split.place.value, []).append(split.split_id)
     counted = ", ".join(f"{len(places[name])} {name}" for name in sorted(places))
-    click.echo(f"\nsplits: {counted or 'none'}")
+    since = f" since the log was pruned, at offset {begins_at}" if begins_at else ""
+    click.echo(f"\nsplits{since}: {counted or 'none'}")
     for name in sorted(places):
         ids = places[name]
         shown = ", ".join(on_one_line(one, _CHARS) for one in ids[:_SPLITS_MAX])
