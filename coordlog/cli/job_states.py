@@ -80,7 +80,8 @@ def _read(logs: Logs, job: str) -> tuple[JobRow, NamedDriver | None]:
                     progress.apply(one.record)
     except CoordlogError as error:
         return JobRow(job_id=job, state=JobState.UNREADABLE, why=str(error)), None
-    return _row(job, progress.progress, driver.driver), driver.driver
+    opened_by = driver.driver if driver.is_opened else None
+    return _row(job, progress.progress, opened_by), opened_by
 
 
 def _row(job: str, progress: Progress, driver: NamedDriver | None) -> JobRow:
