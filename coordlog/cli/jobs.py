@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
+from click.core import ParameterSource
 from rich.text import Text
 
 from coordlog.errors import CommandError, CoordlogError, OptionError
@@ -63,7 +64,8 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
     answers; or how the job has ended. SPLITS are finished of known, ROWS those of finished splits; of a job
     whose log was pruned these and FAILURES count what has come since.
     """
-    if names and as_json:
+    source = click.get_current_context().get_parameter_source("as_json")
+    if names and as_json and source is ParameterSource.COMMANDLINE:  # else it is for all commands
         raise click.UsageError("give either --json or --names: --names has no fields")
     found = logs.jobs()
     if names:
