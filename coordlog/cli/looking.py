@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import re
 import time
+from collections.abc import Generator
 from typing import Final
 
 import click
 from rich.text import Text
 
+from coordlog.errors import OptionError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log
 from coordlog.looking import state_at
@@ -302,7 +305,7 @@ def explain(
     """Say how a split, an event or a checkpoint of JOB came to where it is, record by record."""
     if sum(one is not None for one in (split, event, checkpoint)) != 1:
         raise click.UsageError("give one of --split, --event and --checkpoint")
-    with opened(logs, job) as log:
+    with opened(logs, job) as log, _told_of_pruning(log):
         stored = whole(log)
         if split is not None:
             made = explain_split(stored, split)
@@ -315,6 +318,22 @@ def explain(
         print_json(json_of(made))
         return
     _print_explained(made)
+
+
+@contextlib.contextmanager
+def _told_of_pruning(log: Log) -> Generator[None]:
+    """If what is asked for is not in a pruned log, report where it may be."""
+    try:
+        yield
+    except OptionError:
+        start = log.start_offset()
+        if start:
+            click.echo(
+                f"the log begins at offset {start}: what was pruned is in the file that the prune has "
+                "archived, which can be given in JOB's place",
+                err=True,
+            )
+        raise
 
 
 def _print_explained(made: Explained) -> None:

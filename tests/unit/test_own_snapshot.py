@@ -225,6 +225,9 @@ def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_b
     assert "counted since their logs were pruned: job" in run(log, "jobs").stdout
     assert json.loads(run(log, "jobs", "--json").stdout)["is_pruned"]
     start = log.start_offset()
+    told = run(log, "explain", "job", "--split", "nope")
+    assert told.exit_code == Exit.USAGE
+    assert f"the log begins at offset {start}: what was pruned is in the file" in told.stderr
     assert (
         f"splits since the log was pruned, at offset {start}: none"
         in run(log, "state", "job").stdout
