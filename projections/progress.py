@@ -59,6 +59,8 @@ class Progress:
     is_batch: bool = False
     parallelism: int = 0
     end: JobEnd = JobEnd.OPEN
+    is_pruned: bool = False
+    """The log begins with a `SNAPSHOT`: splits, rows, files, checkpoints and failures count since then."""
     started_us: int | None = None
     """When the first reign began; microseconds since 1970, UTC."""
     ended_us: int | None = None
@@ -172,6 +174,7 @@ class ProgressFold:
             is_batch=state.is_batch,
             parallelism=state.parallelism,
             end=ends.get(state.phase, JobEnd.OPEN),
+            is_pruned=True,
             started_us=record.timestamp_us,
             last_us=record.timestamp_us,
             next_sequence=(record.sequence or 0) + 1,

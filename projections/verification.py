@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordlog.errors import PayloadLostError, RecordError
+from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.codec import avro_fingerprint
+from coordlog.schemas.counting import Verdict
 from coordlog.schemas.foreign import foreign_avro
 from coordlog.schemas.record import Kind, Record, record_key
 from coordlog.schemas.stored import is_stored
@@ -23,7 +25,7 @@ from .stored_check import OpenPayload, StoredCheck, no_store
 from .unfit import Applying
 from .waiting_splits import WaitingSplits
 
-__all__ = ["Fault", "Verified", "verify"]
+__all__ = ["Ahead", "Fault", "Verified", "verify"]
 
 _FAULTS_MAX: Final = 100
 """Kept; more are only counted."""
@@ -39,6 +41,16 @@ class Fault:
     what: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """The record that is furthest ahead of the last that counts."""
+
+    offset: int
+    epoch: int
+    sequence: int
+    """Of an `EPOCH_STARTED`, which has none: -1."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Verified:
     """How much was checked, and what was found."""
@@ -46,6 +58,9 @@ class Verified:
     record_count: int = 0
     """Records that count."""
     void_count: int = 0
+    ahead: Ahead | None = None
+    """Set if a record of the job does not count although a driver had the records before it, and it may be of one
+    append that was cut off. If that cannot be, records are missing, which is a fault."""
     turn_count: int = 0
     """Turns after which every invariant was checked."""
     payload_count: int = 0
@@ -103,12 +118,14 @@ def verify(
     made, fold, waiting = Verified(), PlainFold(), WaitingSplits()
     check = StoredCheck(open_payload)
     began = 0
+    furthest = _Furthest()
     for one in audit_records(stored):
         if on_progress is not None:
             on_progress(one.offset)
         made.byte_count += len(one.value or b"")
         if not one.counts:
             made.void_count += 1
+            furthest.look_at(one)
             continue
         record = one.record
         if record is None:
@@ -133,10 +150,74 @@ def verify(
             made.found(
                 began, f"it was written to the log of {name} {there}, and this one has {here}"
             )
+    if made.is_whole:
+        _check_ahead(made, furthest, fold.state)
     made.state = fold.state
     made.stored_count, made.stored_bytes = check.count, check.size_bytes
     made.absent_count = check.absent_count
     return made
+
+
+class _Furthest:
+    """The void records with the highest epoch and with the highest sequence."""
+
+    def __init__(self) -> None:
+        self._by_epoch: tuple[str, Ahead] | None = None
+        self._by_sequence: tuple[str, Ahead] | None = None
+        self._turn_end: tuple[int, int] = (-1, -1)
+        """Epoch and sequence of the highest record that ends a turn."""
+        self.turn_before = -1
+        """Sequence at which the turn before that one ended, if both are of one epoch."""
+
+    def look_at(self, one: AuditRecord) -> None:
+        """One more void record."""
+        record = one.record
+        if record is None or one.verdict is Verdict.FITS:
+            return
+        sequence = -1 if record.sequence is None else record.sequence
+        candidate = record.job_id, Ahead(offset=one.offset, epoch=record.epoch, sequence=sequence)
+        if self._by_epoch is None or record.epoch > self._by_epoch[1].epoch:
+            self._by_epoch = candidate
+        if self._by_sequence is None or sequence > self._by_sequence[1].sequence:
+            self._by_sequence = candidate
+        epoch, highest = self._turn_end
+        if record.turn_remaining == 0 and sequence > highest:
+            self.turn_before = highest if epoch == record.epoch else -1
+            self._turn_end = (record.epoch, sequence)
+
+    def of(self, state: JobState) -> Ahead | None:
+        """The one that is ahead of what the log comes to; None if none of this job is."""
+        epoch, sequence = self._by_epoch, self._by_sequence
+        if epoch is not None and epoch[1].epoch > state.epoch and epoch[0] == state.job_id:
+            return epoch[1]
+        if sequence is None or sequence[0] != state.job_id:
+            return None
+        return sequence[1] if sequence[1].sequence >= state.next_sequence else None
+
+
+def _check_ahead(made: Verified, furthest: _Furthest, state: JobState) -> None:
+    """Whether records are missing before those that are ahead.
+
+    A driver begins an epoch once the one before it is in force, and appends a group once the one before it counts. A
+    group is one turn, or at most `GROUP_RECORDS_MAX` records. So what is further ahead was appended to a log that had
+    more.
+    """
+    ahead = furthest.of(state)
+    if ahead is None:
+        return
+    is_of_one_group = furthest.turn_before < state.next_sequence + GROUP_RECORDS_MAX
+    if ahead.epoch <= state.epoch and is_of_one_group:
+        made.ahead = ahead
+        return
+    made.found(
+        ahead.offset,
+        f"it has {_place(ahead.epoch, ahead.sequence)}, and the last record that counts has "
+        f"{_place(state.epoch, state.next_sequence - 1)}: records between them are missing from this log",
+    )
+
+
+def _place(epoch: int, sequence: int) -> str:
+    return f"epoch {epoch}" if sequence < 0 else f"sequence {sequence} of epoch {epoch}"
 
 
 def _check(

@@ -18,6 +18,7 @@ from coordlog.spark_integration.liveness import NamedDriver
 
 from .living import refuse_live_driver
 from .logs import NewLogs, with_logs
+from .looking import ahead_text
 from .payload_store import StoreFinder, payload_store_option
 
 __all__ = ["adopt", "import_"]
@@ -105,6 +106,7 @@ def adopt(
             on_progress=_checked,
         )
         _refuse_unchecked(found)
+        _warn_of_ahead(found)
         state = found.state
         reign = NamedDriver.of(state)
         _refuse_unknown_driver(job, reign, is_take_over=is_take_over)
@@ -157,6 +159,15 @@ def _refuse_unchecked(found: Verified) -> None:
             None,
             f"given: the history has {found.absent_count:,} stored payloads, and a copy of a history opens "
             "no store by itself" + (f" (it names {named})" if named else ""),
+        )
+
+
+def _warn_of_ahead(found: Verified) -> None:
+    if found.ahead is not None:
+        click.echo(
+            f"warning: {ahead_text(found.ahead, found.state.next_sequence - 1)}; if there is another copy, "
+            "compare: the job goes on from the last record that counts",
+            err=True,
         )
 
 

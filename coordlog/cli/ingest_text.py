@@ -244,9 +244,17 @@ def summary_lines(progress: Progress, around: Surrounding) -> list[str]:
             f"{progress.attempts_lost:,} lost, "
             f"by {progress.epoch + 1:,} {'driver' if progress.epoch == 0 else 'drivers'}"
         ),
-        f"  history      {around.log_name}",
+        *_history_lines(progress, around),
     ]
     return [*lines, *_commands(around), *_skipped_lines(progress, around)]
+
+
+def _history_lines(progress: Progress, around: Surrounding) -> list[str]:
+    since = "counted here is what has come since its log was pruned"
+    return [
+        f"  history      {around.log_name}",
+        *([f"               {since}"] if progress.is_pruned else []),
+    ]
 
 
 def _skipped_lines(progress: Progress, around: Surrounding) -> list[str]:
@@ -304,6 +312,6 @@ def stopped_lines(
         )
     return [
         f"{what}; run the same command again to go on",
-        f"  history      {around.log_name}",
+        *_history_lines(progress, around),
         *_commands(around),
     ]

@@ -52,6 +52,8 @@ class JobRow:
     """Epoch in force."""
     last_us: int | None = None
     """Time of the last record; microseconds since 1970, UTC."""
+    is_pruned: bool = False
+    """What follows counts only what has come since the log was pruned."""
     splits_finished: int = 0
     splits_known: int = 0
     rows: int = 0
@@ -78,7 +80,8 @@ def _read(logs: Logs, job: str) -> tuple[JobRow, NamedDriver | None]:
                     progress.apply(one.record)
     except CoordlogError as error:
         return JobRow(job_id=job, state=JobState.UNREADABLE, why=str(error)), None
-    return _row(job, progress.progress, driver.driver), driver.driver
+    opened_by = driver.driver if driver.is_opened else None
+    return _row(job, progress.progress, opened_by), opened_by
 
 
 def _row(job: str, progress: Progress, driver: NamedDriver | None) -> JobRow:
@@ -89,6 +92,7 @@ def _row(job: str, progress: Progress, driver: NamedDriver | None) -> JobRow:
         state=_state(progress, driver),
         epoch=progress.epoch,
         last_us=progress.last_us,
+        is_pruned=progress.is_pruned,
         splits_finished=progress.splits_finished,
         splits_known=progress.splits_known,
         rows=progress.rows,

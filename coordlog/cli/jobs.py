@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import click
+from click.core import ParameterSource
 from rich.text import Text
 
 from coordlog.errors import CommandError, CoordlogError, OptionError
@@ -60,9 +61,11 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
     """List the jobs that have a log: what each does now, how far it is, and its last failure.
 
     STATE is running if its driver answers, stopped if it was stopped in order, else: no driver
-    answers; or how the job has ended. SPLITS are finished of known, ROWS those of finished splits.
+    answers; or how the job has ended. SPLITS are finished of known, ROWS those of finished splits; of a job
+    whose log was pruned these and FAILURES count what has come since.
     """
-    if names and as_json:
+    source = click.get_current_context().get_parameter_source("as_json")
+    if names and as_json and source is ParameterSource.COMMANDLINE:  # else it is for all commands
         raise click.UsageError("give either --json or --names: --names has no fields")
     found = logs.jobs()
     if names:
@@ -74,6 +77,9 @@ def jobs(logs: Logs, *, names: bool, as_json: bool) -> None:
             print_all(rows)
         else:
             print_table(new_console(), _COLUMNS, [_cells(row, _now_us()) for row in rows])
+            pruned = [row.job_id for row in rows if row.is_pruned]
+            if pruned:
+                click.echo(f"\ncounted since their logs were pruned: {', '.join(pruned)}")
     if not found:
         click.echo(f"there are no jobs at {logs.where}", err=True)
 

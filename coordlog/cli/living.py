@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
 from coordlog.log.port import Log, LogIdentity
@@ -38,16 +39,26 @@ def driver_in(log: Log, job: str) -> NamedDriver | None:
     return fold.driver
 
 
+_COMMAND: Final = "command"
+"""Attribute of an `EPOCH_STARTED` with which a command has begun an epoch."""
+
+
 class DriverFold:
     """The fold behind `driver_in`: `apply` takes each record that counts, in log order."""
 
     def __init__(self, job: str, identity: LogIdentity) -> None:
         self._job, self._identity = job, identity
         self.driver: NamedDriver | None = None
+        self.is_opened = False
+        """Whether a driver of the job has opened this log; of a pruned log it is taken for granted."""
 
     def apply(self, record: Record) -> None:
         """One more record."""
+        before = self.driver
         self.driver = _after(self.driver, record, self._job, self._identity)
+        if self.driver is not None and self.driver is not before:
+            is_command = record.kind is Kind.EPOCH_STARTED and _COMMAND in record.attributes
+            self.is_opened |= not is_command
 
 
 def _after(
@@ -64,8 +75,8 @@ def _after(
             driver_id=record.driver_id,
             endpoint=says.get("endpoint", ""),
             host=says.get("host", ""),
-            # A command's epoch has no endpoint, and begins none of the job's own.
-            is_stopped="endpoint" not in says and before is not None and before.is_stopped,
+            # A command's epoch begins none of the job's own: a job that was stopped is stopped behind it.
+            is_stopped=_COMMAND in says and before is not None and before.is_stopped,
         )
     if record.kind is Kind.SNAPSHOT and before is None:  # a pruned log begins with it
         return _of_snapshot(record, job, here)

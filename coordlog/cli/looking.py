@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import re
 import time
+from collections.abc import Generator
 from typing import Final
 
 import click
 from rich.text import Text
 
+from coordlog.errors import OptionError
 from coordlog.log.exported import ExportedLog
 from coordlog.log.port import Log
 from coordlog.looking import state_at
@@ -24,6 +27,7 @@ from coordlog.projections.moments import Moment
 from coordlog.projections.payload_json import Json, on_one_line
 from coordlog.projections.state import GatewayState, JobState, sorted_items
 from coordlog.projections.state_json import differences, state_json
+from coordlog.projections.verification import Ahead
 from coordlog.projections.verification import verify as verify_log
 from coordlog.schemas.stored import content_length
 
@@ -43,7 +47,7 @@ from .logs import Logs, with_history
 from .payload_store import StoreFinder, payload_store_option
 from .reading import opened, told_of, whole
 
-__all__ = ["diff", "explain", "state", "verify"]
+__all__ = ["ahead_text", "diff", "explain", "state", "verify"]
 
 _CHARS: Final = 120
 _SPLITS_MAX: Final = 10
@@ -97,18 +101,18 @@ def state(logs: Logs, *, job: str, at: Place | None, as_json: bool) -> None:
     fold has them after the last turn that is whole there. The job's own code is not needed.
     """
     with opened(logs, job) as log:
-        made = _moment(log, at)
+        made, begins_at = _moment(log, at), log.start_offset()
     if as_json:
         print_json({"offset": made.offset, **state_json(made.state), "splits": _splits_json(made)})
         return
-    _print_state(made)
+    _print_state(made, begins_at)
 
 
 def _splits_json(made: Moment) -> Json:
     return [json_of(one) for one in made.splits]
 
 
-def _print_state(made: Moment) -> None:
+def _print_state(made: Moment, begins_at: int) -> None:
     console, job = new_console(), made.state
     click.echo(
         f"job {job.job_id or '?'} at offset {made.offset}, sequence {job.next_sequence - 1}, "
@@ -143,16 +147,17 @@ def _print_state(made: Moment) -> None:
             f"intent at sequence {sequence}: {intent.operator_id!r}, checkpoint "
             f"{intent.checkpoint_id}, without an outcome, tried {intent.failed_tries} times"
         )
-    _print_splits(made)
+    _print_splits(made, begins_at)
 
 
-def _print_splits(made: Moment) -> None:
+def _print_splits(made: Moment, begins_at: int) -> None:
     """How many there are at each place, and the first of them by name."""
     places: dict[str, list[str]] = {}
     for split in made.splits:
         places.setdefault(split.place.value, []).append(split.split_id)
     counted = ", ".join(f"{len(places[name])} {name}" for name in sorted(places))
-    click.echo(f"\nsplits: {counted or 'none'}")
+    since = f" since the log was pruned, at offset {begins_at}" if begins_at else ""
+    click.echo(f"\nsplits{since}: {counted or 'none'}")
     for name in sorted(places):
         ids = places[name]
         shown = ", ".join(on_one_line(one, _CHARS) for one in ids[:_SPLITS_MAX])
@@ -300,7 +305,7 @@ def explain(
     """Say how a split, an event or a checkpoint of JOB came to where it is, record by record."""
     if sum(one is not None for one in (split, event, checkpoint)) != 1:
         raise click.UsageError("give one of --split, --event and --checkpoint")
-    with opened(logs, job) as log:
+    with opened(logs, job) as log, _told_of_pruning(log):
         stored = whole(log)
         if split is not None:
             made = explain_split(stored, split)
@@ -313,6 +318,22 @@ def explain(
         print_json(json_of(made))
         return
     _print_explained(made)
+
+
+@contextlib.contextmanager
+def _told_of_pruning(log: Log) -> Generator[None]:
+    """If what is asked for is not in a pruned log, report where it may be."""
+    try:
+        yield
+    except OptionError:
+        start = log.start_offset()
+        if start:
+            click.echo(
+                f"the log begins at offset {start}: what was pruned is in the file that the prune has "
+                "archived, which can be given in JOB's place",
+                err=True,
+            )
+        raise
 
 
 def _print_explained(made: Explained) -> None:
@@ -366,6 +387,8 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
             f"{found.stored_bytes:,} bytes, in "
             f"{time.monotonic() - began:.1f} s"
         )
+        if found.ahead is not None:
+            click.echo(ahead_text(found.ahead, found.state.next_sequence - 1))
         if found.absent_count and is_redacted:
             click.echo(f"{found.absent_count:,} stored payloads are not in this redacted export")
         elif found.absent_count:
@@ -383,3 +406,11 @@ def verify(logs: Logs, *, job: str, as_json: bool, payload_store: str | None) ->
         click.echo(holds if not found.fault_count else f"{found.fault_count:,} faults")
     if found.fault_count:
         click.get_current_context().exit(Exit.FAILED)
+
+
+def ahead_text(ahead: Ahead, last_sequence: int) -> str:
+    """A record that does not count although it may belong to the job: not certain to be a fault."""
+    return (
+        f"offset {ahead.offset} has sequence {ahead.sequence:,}, and the last record that counts has "
+        f"{last_sequence:,}: an append was cut off or came too late, or records are missing from this log"
+    )

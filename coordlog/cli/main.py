@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -114,6 +115,19 @@ class _Commands(click.Group):
             configure(ctx, (name,), command)
         return name, command, rest
 
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401, click's own signature
+        """Run the command line; what click itself prints, as a help text, ends like other output."""
+        _open_missing_streams()
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if extra.get("standalone_mode", True) is False:
+                raise
+            _drop_output()
+            with suppress(OSError):
+                click.echo(_message(error), err=True)
+            sys.exit(exit_of(error))
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401, click's own signature
         """Run the subcommand; whatever it raises ends here."""
         try:
@@ -153,6 +167,14 @@ def _message(error: Exception) -> str:
 def _end(ctx: click.Context, message: str, status: Exit) -> NoReturn:
     click.echo(message, err=True)
     ctx.exit(status)
+
+
+def _open_missing_streams() -> None:
+    """Open nothing in place of a standard stream that the caller has closed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _drop_output() -> None:

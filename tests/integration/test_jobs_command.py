@@ -16,6 +16,7 @@ from coordlog.cli.main import main
 from coordlog.errors import LogUnavailableError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.port import Log
+from coordlog.own_reign import begin_reign, read_records
 from coordlog.runtime import to_unstored
 from coordlog.schemas.record import Kind, Record
 from driver_files import ENDED_PROCESS, write_file
@@ -135,6 +136,8 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
         0,
     )
     assert done["rows"] > 0
+    assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
+    begin_reign(stopped, read_records(stopped), lambda _state: [], command="skip")
     assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
 
 

@@ -23,6 +23,7 @@ from coordlog.errors import (
     SinkError,
 )
 from coordlog.kernel.building import KernelConfig, StepBuilder
+from coordlog.limits import GROUP_RECORDS_MAX
 from coordlog.log.appender import Patience
 from coordlog.log.copying import to_append
 from coordlog.log.exported import write_exported
@@ -333,6 +334,53 @@ def test_a_damaged_history_another_jobs_and_an_empty_one_are_refused() -> None:
     damaged.remove_below(10)
     with pytest.raises(RestoreError, match="the log begins here, and not with a SNAPSHOT"):
         checked(damaged, "job", open_payload=_no_store)
+
+
+def without(source: MemoryLog, *offsets: int) -> MemoryLog:
+    """A copy in which these records are missing, as a mirror makes it that was too late."""
+    copy = MemoryLog("mirror")
+    copy.store(*(to_append(one) for one in source.records if one.offset not in offsets))
+    return copy
+
+
+def test_a_copy_that_lacks_an_epoch_s_beginning_is_refused() -> None:
+    job = worked(5)
+    began = job.log.high_watermark()
+    again = HandDrivenJob(job.chain, log=job.log)
+    again.register(0).send("source", Up(n=5))
+    again.crash()
+    with pytest.raises(
+        RestoreError, match=r"it has sequence \d+ of epoch 1, .* of epoch 0: records between them"
+    ):
+        checked(without(job.log, began), "job", open_payload=_no_store)
+
+
+def test_a_copy_that_lacks_a_record_is_refused_if_an_append_s_worth_follows() -> None:
+    job = worked(600)
+    assert job.log.high_watermark() > GROUP_RECORDS_MAX
+    with pytest.raises(
+        RestoreError, match="and the last record that counts has sequence 7 of epoch 0"
+    ):
+        checked(without(job.log, 9), "job", open_payload=_no_store)
+
+
+def test_a_record_ahead_is_reported_if_an_append_may_be_cut_off(tmp_path: Path) -> None:
+    source = worked(5).log
+    last = source.high_watermark() - 1
+    copy, path, here = without(source, 9), tmp_path / "copy.avro", Place()
+    assert checked(source, "job", open_payload=_no_store).ahead is None
+    write_exported(copy, "job", path)
+
+    words = f"offset {last - 1} has sequence {last - 1}, and the last record that counts has 7"
+    assert words in run(here, "verify", str(path)).stdout
+    assert words in run(here, "adopt", "job", "--from", str(path), "--take-over").stderr
+
+
+def test_what_stands_before_a_whole_copy_is_not_ahead_of_it() -> None:
+    source = worked(5).log
+    twice = MemoryLog("mirror")
+    twice.store(*map(to_append, source.records[6:]), *map(to_append, source.records))
+    assert checked(twice, "job", open_payload=_no_store).ahead is None
 
 
 class _Counting(MemoryLog):

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from coordlog.beginning import begin_from, find_beginning
 from coordlog.chain import Chain
 from coordlog.cli.exits import Exit
+from coordlog.cli.job_states import JobState, job_rows
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, FencedError, OptionError, RestoreError, SinkError
 from coordlog.log.copying import to_append
@@ -482,6 +483,15 @@ def test_the_command_begins_a_job_and_says_so(tmp_path: Path) -> None:
         logs.logs["job"].read(0, copied), logs.logs["other"].read(0, copied)
     )
     assert all(a == b for a, b in pairs)
+
+
+def test_a_job_that_no_driver_has_opened_yet_is_a_copy() -> None:
+    """The epoch in force is the command's: no driver of it was killed, or is silent."""
+    logs = SomeLogs(job=worked().log)
+    run(logs, "other", "job@second")
+
+    (row,) = job_rows(logs, ["other"])
+    assert (row.state, row.why) == (JobState.COPY, None)
 
 
 def test_the_command_says_what_nobody_commits_where_the_other_job_is_not_started_again() -> None:

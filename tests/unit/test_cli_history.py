@@ -222,6 +222,14 @@ def test_jobs_are_listed_one_a_line() -> None:
     assert lines("jobs", "--names") == ["ingest", "nightly"]
 
 
+def test_names_are_listed_where_json_is_set_for_all_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COORDLOG_JSON", "1")
+    assert lines("jobs", "--names") == ["ingest", "nightly"]
+    assert run("jobs", "--names", "--json").exit_code == 2
+
+
 def test_a_job_that_does_not_exist_is_named_with_those_that_do() -> None:
     for command in ("history", "attempts", "splits", "checkpoints", "delete"):
         result = run(command, "ingset")

@@ -166,3 +166,33 @@ def test_a_line_of_a_history_is_bounded_on_any_terminal(width: int, cells: int) 
     plain = io.StringIO()
     crop(Console(file=plain, width=width), Text("x" * 845))
     assert plain.getvalue().strip() == "x" * 845
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        (">/dev/full", 6, "error: No space left on device\n"),
+        (">&-", 0, ""),
+        ("2>&- >&-", 0, ""),
+        ("<&-", 0, ""),
+    ],
+    ids=["full", "no-output", "no-streams", "no-input"],
+)
+@pytest.mark.parametrize("arguments", ["--help", "completion bash"], ids=["help", "completion"])
+def test_an_output_that_takes_nothing_gives_a_status_and_no_traceback(
+    arguments: str, redirection: str, status: int, said: str
+) -> None:
+    if redirection == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    done = subprocess.run(
+        f"coordlog {arguments} {redirection}",
+        shell=True,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stderr) == (status, said)

@@ -245,6 +245,15 @@ def test_a_job_that_was_opened_again_says_what_this_time_has_brought() -> None:
     assert not any("this time" in line for line in summary_lines(FINISHED, AROUND))
 
 
+def test_of_a_pruned_log_each_summary_says_since_when_it_counts() -> None:
+    pruned = replace(STREAMING, is_pruned=True)
+    line = "               counted here is what has come since its log was pruned"
+
+    assert line in summary_lines(pruned, AROUND)
+    assert line in stopped_lines(pruned, AROUND, stop_checkpoint=7)
+    assert line not in summary_lines(STREAMING, AROUND)
+
+
 def test_the_summary_has_rows_files_splits_checkpoints_attempts_and_the_next_commands() -> None:
     finished = replace(STREAMING, end=JobEnd.FINISHED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,6 +222,16 @@ def test_a_job_that_has_finished_is_pruned_to_a_snapshot_and_is_as_finished_as_b
     again = run(log, *PRUNE)
     assert again.exit_code == Exit.DONE, again.output
     assert "it begins there already" in again.stderr
+    assert "counted since their logs were pruned: job" in run(log, "jobs").stdout
+    assert json.loads(run(log, "jobs", "--json").stdout)["is_pruned"]
+    start = log.start_offset()
+    told = run(log, "explain", "job", "--split", "nope")
+    assert told.exit_code == Exit.USAGE
+    assert f"the log begins at offset {start}: what was pruned is in the file" in told.stderr
+    assert (
+        f"splits since the log was pruned, at offset {start}: none"
+        in run(log, "state", "job").stdout
+    )
     # Started again it does nothing; opened again it reads what has come since, and nothing else.
     assert pipeline.drive().status is JobStatus.ALREADY_FINISHED
     assert kinds(log) == [Kind.SNAPSHOT]
