@@ -55,7 +55,7 @@ def talk(job: HandDrivenJob, attempt: FakeAttempt, provider: NotingProvider, cou
     """So many events up, each followed by one down, which is acked."""
     for n in range(count):
         attempt.inbox.clear()
-        inside(attempt, provider, send_down(provider, 0, n))
+        inside(attempt, provider, send_down(provider, attempt.subtask, n))
         for one in attempt.got(DeliverEvent):
             attempt.ack("source", one.event_id)
         assert remembered(job.runtime.state) <= ROOM
