@@ -314,7 +314,7 @@ class Runtime:
         while following is not None and self.outcome is None:
             self._run_turn(following, None)
             following = self._ending.following()
-        if not self.state.is_over and self._snapshots.is_due(self.state):
+        if self._snapshots.is_due(self.state):
             self._take_snapshot()
         self._start_stage_if_ready()
         if self.outcome is None:
