@@ -249,8 +249,8 @@ class CoordinatorContext(Protocol):
     def lost_events(self, subtask: int) -> LostEvents:
         """What the failover being told loses. Inside `subtask_reset` only.
 
-        In batch without the assignments and requests of a source with coordlog's own projection,
-        which takes them back itself.
+        Without the assignments and requests of a source with coordlog's own projection, which takes them back itself.
+        An attempt with more events than the job remembers has no local failover (clause D5).
         """
         ...
 

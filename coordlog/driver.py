@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -22,6 +22,7 @@ from coordlog.claiming import claim_destinations, former_logs, said_of_former_lo
 from coordlog.cleaning import sweep
 from coordlog.errors import DriverAliveError, JobFailedError, LogError, UsageError
 from coordlog.kernel.building import KernelConfig, limits_of
+from coordlog.kernel.finishing import left_of
 from coordlog.kernel.inputs import DriverStops, StopAsked
 from coordlog.limits import (
     CALLBACK_TIMEOUT_S,
@@ -486,11 +487,11 @@ class JobDriver:
             before, first = runtime.state.last_checkpoint, runtime.state.next_checkpoint_id
             while time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
                 state = runtime.state
-                if _is_committed(state, before):
+                if state.last_checkpoint > before:
                     # That may be in the middle of a turn, or not in the log yet.
                     released = self._released_state(runtime, until)
-                    if released is not None and _is_committed(released, before):
-                        self._stop_checkpoint = before = released.last_checkpoint
+                    if released is not None and _is_committed(*released, before):
+                        self._stop_checkpoint = before = released[0].last_checkpoint
                         if before >= first:
                             break
                 is_vacant = state.live_count + state.finished_count < state.parallelism
@@ -501,10 +502,16 @@ class JobDriver:
         self._record_end(runtime, by)
         self._mailbox.end()
 
-    def _released_state(self, runtime: Runtime, until: float) -> JobState | None:
-        """The state at the end of a turn that the log has; None where it takes too long."""
-        found: list[JobState] = []
-        self._mailbox.post(lambda: runtime.when_released(found.append))
+    def _released_state(
+        self, runtime: Runtime, until: float
+    ) -> tuple[JobState, Mapping[str, int]] | None:
+        """The state at the end of a turn that the log has, and the open work; None where it takes too long."""
+        found: list[tuple[JobState, Mapping[str, int]]] = []
+
+        def note(state: JobState) -> None:
+            found.append((state, runtime.host.open_work()))
+
+        self._mailbox.post(lambda: runtime.when_released(note))
         while not found and time.monotonic() < until and not self._mailbox.wait(_STOP_LOOK_S):
             pass
         return found[0] if found else None
@@ -598,10 +605,15 @@ class JobDriver:
         return counting.epoch == appender.epoch
 
 
-def _is_committed(state: JobState, before: int) -> bool:
-    """Whether a checkpoint after `before` is whole, and all that it allows has been published."""
-    is_told = state.owed_complete is None and not state.intents
-    return state.last_checkpoint > before and is_told
+def _is_committed(state: JobState, open_work: Mapping[str, int], before: int) -> bool:
+    """Whether a checkpoint after `before` is whole, and nothing is to come of what it allows to be committed.
+
+    That is an outcome, or the intent of an operator whose call or timer is open (clause I3: the job's end waits too).
+    """
+    if state.last_checkpoint <= before or state.owed_complete is not None:
+        return False
+    left = left_of(state, open_work)
+    return not left.is_awaited
 
 
 def _with_policy(config: KernelConfig, options: DriverOptions) -> KernelConfig:

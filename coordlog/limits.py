@@ -223,6 +223,10 @@ RESTORED_STATES_BYTES_MAX: Final = 48 * 1024 * 1024
 HELD_EVENTS_PER_GATEWAY_MAX: Final = 10_000
 """Events that a closed gateway holds (clause G5)."""
 
+REMEMBERED_EVENTS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of the events that a job remembers for local failovers (clause D5), each with 256 besides its payload: 100,000
+small ones. Half of `SNAPSHOT_STATE_BYTES_MAX`; past it they are forgotten, and the next failover is a global one."""
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 CHECKPOINT_TIMEOUT_S: Final = 600.0
 """A checkpoint that is not whole by then is aborted (clause F12); Flink's default too."""

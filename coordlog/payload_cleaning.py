@@ -281,7 +281,7 @@ class _Reading:
 
     @cached_property
     def _is_over(self) -> bool:
-        """Whether the job has ended: its driver appends nothing behind that record."""
+        """Whether the job has ended: its driver appends nothing behind that record that addresses a payload."""
         last = self._last
         if last is None:
             return False

@@ -20,6 +20,7 @@ from coordlog.projections.attempt_records import required
 from coordlog.projections.checkpoint_digest import metadata_differences
 from coordlog.projections.checkpoint_records import restored_subtasks
 from coordlog.projections.job import JobProjection
+from coordlog.projections.remembered import has_forgotten
 from coordlog.projections.snapshots import SnapshotCodec
 from coordlog.projections.state import CompletedCheckpoint, JobState, Phase, sorted_items
 from coordlog.schemas.builtin import OperatorState
@@ -598,6 +599,8 @@ def first_input(
     why_not = None
     if before in (Phase.FAILING, Phase.FAILED):
         why_not = f"the log ends with the job {before.value}"
+    elif has_forgotten(state):
+        why_not = "an attempt has had more events than the driver remembers"
     else:
         why_not = _not_event_sourced(chain)
     wanted = restore or ("resume" if state.is_batch else "rollback")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from typing import Final
-
 from immutables import Map
 
 from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
@@ -14,6 +10,7 @@ from coordlog.schemas.record import Record
 
 from .failure_times import with_failure
 from .grants import batch_grants
+from .remembered import FORGETS, forget, is_remembered, weight, weights
 from .skips import digest_of
 from .state import (
     AttemptState,
@@ -43,10 +40,6 @@ __all__ = [
     "subtask_reset",
     "with_attempt",
 ]
-
-
-_OF_SPLITS: Final = ("coordlog.add_splits@", "coordlog.no_more_splits@", "coordlog.request_split@")
-_SPLITS: Final = "coordlog.splits@"
 
 
 def required(value: int | None) -> int:
@@ -94,6 +87,8 @@ def attempt_started(state: JobState, record: Record) -> JobState:
 
 def event_to_subtask(state: JobState, record: Record) -> JobState:
     """`EVENT_TO_SUBTASK`: sent, un-acked, and held where a checkpoint holds the gateway."""
+    if FORGETS in record.attributes:
+        state = forget(state)
     operator_id, subtask = record.operator_id or "", required(record.subtask)
     event = DownEvent(
         sequence=required(record.sequence),
@@ -112,13 +107,15 @@ def event_to_subtask(state: JobState, record: Record) -> JobState:
     gateway = evolve(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
     attempt = state.attempt(subtask, event.attempt_number)
     assert attempt is not None, "an event is sent to a live attempt"
-    if not _is_undone_by_itself(state, event):
-        attempt = evolve(attempt, sent=attempt.sent.set(event.sequence, event))
+    gateways = state.gateways.set((operator_id, subtask), gateway)
+    if not is_remembered(state, event):
+        return evolve(state, gateways=gateways, next_event_id=event.event_id + 1)
     return with_attempt(
         state,
-        attempt,
-        gateways=state.gateways.set((operator_id, subtask), gateway),
+        evolve(attempt, sent=attempt.sent.set(event.sequence, event)),
+        gateways=gateways,
         next_event_id=event.event_id + 1,
+        remembered_bytes=state.remembered_bytes + weight(event.payload),
     )
 
 
@@ -173,6 +170,8 @@ def event_failed(state: JobState, record: Record) -> JobState:
 
 def event_to_coordinator(state: JobState, record: Record) -> JobState:
     """`EVENT_TO_COORDINATOR`: channel state, perhaps, of checkpoints whose barrier is to come."""
+    if FORGETS in record.attributes:
+        state = forget(state)
     attempt = state.attempt(required(record.subtask), required(record.attempt_number))
     assert attempt is not None, "an event is handled from a live attempt"
     event = UpEvent(
@@ -185,32 +184,12 @@ def event_to_coordinator(state: JobState, record: Record) -> JobState:
         payload_type=record.payload_type or "",
         payload=record.payload or b"",
     )
-    if _is_undone_by_itself(state, event):
+    if not is_remembered(state, event):
         return state
     return with_attempt(
-        state, evolve(attempt, received=attempt.received.set(event.sequence, event))
-    )
-
-
-def _is_undone_by_itself(state: JobState, event: UpEvent | DownEvent) -> bool:
-    """Whether nobody asks for it when its attempt is lost: the projection of splits takes back what it has to.
-
-    In batch, where no checkpoint forgets events, and an attempt may have a million of these.
-    """
-    return (
-        state.is_batch
-        and event.payload_type.startswith(_OF_SPLITS)
-        and event.operator_id in _sources(state.launch.get("operators", "[]"))
-    )
-
-
-@lru_cache(maxsize=16)
-def _sources(operators: str) -> frozenset[str]:
-    """The operators of a fingerprint whose projection is that of splits."""
-    return frozenset(
-        one["id"]
-        for one in json.loads(operators)
-        if str(one.get("projection", "")).startswith(_SPLITS)
+        state,
+        evolve(attempt, received=attempt.received.set(event.sequence, event)),
+        remembered_bytes=state.remembered_bytes + weight(event.payload),
     )
 
 
@@ -222,11 +201,13 @@ def attempt_failed(state: JobState, record: Record) -> JobState:
     for operator_id in (*state.operators, *state.former_operators):
         if (operator_id, number) in gateways:
             gateways = gateways.delete((operator_id, number))
-    is_live = known.attempt is not None
+    lost = known.attempt
+    gone = 0 if lost is None else weights(lost.received, lost.sent)
     return evolve(
         state,
         subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
-        live_count=state.live_count - is_live,
+        live_count=state.live_count - (lost is not None),
+        remembered_bytes=state.remembered_bytes - gone,
         gateways=gateways,
         poison=poisoned(state.poison, record),
         reasons=(record.reason or "", *state.reasons)[:5],
@@ -284,19 +265,23 @@ def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -
     known = state.subtasks[number]
     attempt = known.attempt
     assert attempt is not None, "a live attempt completes its subtask"
+    # It has no failover any more, and a checkpoint that begins from here on is cut after all of them.
+    received = attempt.received if state.pending else Map[int, UpEvent]()
+    remembered = state.remembered_bytes - weights(attempt.received, attempt.sent)
     completion = Completion(
         attempt_number=attempt_number,
         sequence=required(record.sequence),
         states=tuple(value.states),
         handed_over=attempt.handed_over,
         ungranted=tuple(value.committables),
-        received=attempt.received,
+        received=received,
     )
     state = evolve(
         state,
         subtasks=state.subtasks.set(number, evolve(known, attempt=None, completion=completion)),
         finished_count=state.finished_count + 1,
         live_count=state.live_count - 1,
+        remembered_bytes=remembered + weights(received),
     )
     gateways = state.gateways
     for operator_id in state.operators:

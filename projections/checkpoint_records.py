@@ -19,6 +19,7 @@ from coordlog.schemas.record import NO_CHECKPOINT, Record
 from .attempt_records import gateway_of, handed, required, with_attempt
 from .branches import abandoned_by_reset, allowed_by, destinations_in, kept_numbers, needed_by
 from .failure_times import with_failure
+from .remembered import weights
 from .state import (
     CompletedCheckpoint,
     Completion,
@@ -285,21 +286,25 @@ def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
                 received = received.delete(sequence)
         return received
 
-    subtasks = state.subtasks
+    subtasks, remembered = state.subtasks, state.remembered_bytes
     for number in sorted({*pending.attempts, *pending.finished}):
         subtask = subtasks[number]
         if subtask.attempt is not None:
-            sent = subtask.attempt.sent
+            was, sent = subtask.attempt, subtask.attempt.sent
             for sequence, down in sorted_items(sent):
                 cut = pending.cuts.get(down.operator_id)
                 if cut is not None and sequence < cut.sequence:
                     sent = sent.delete(sequence)
-            attempt = evolve(subtask.attempt, received=kept(subtask.attempt.received), sent=sent)
+            # What is forgotten came before the trigger: none was pending then.
+            attempt = evolve(was, received=kept(was.received), sent=sent, has_forgotten=False)
+            remembered += weights(attempt.received, sent) - weights(was.received, was.sent)
             subtasks = subtasks.set(number, evolve(subtask, attempt=attempt))
         elif subtask.completion is not None:
-            completion = evolve(subtask.completion, received=kept(subtask.completion.received))
+            received = kept(subtask.completion.received)
+            remembered += weights(received) - weights(subtask.completion.received)
+            completion = evolve(subtask.completion, received=received)
             subtasks = subtasks.set(number, evolve(subtask, completion=completion))
-    return evolve(state, subtasks=subtasks)
+    return evolve(state, subtasks=subtasks, remembered_bytes=remembered)
 
 
 def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
@@ -353,6 +358,7 @@ def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any])
         live_count=0,
         stale=(),
         gateways=Map(),
+        remembered_bytes=0,
         pending=Map(),
         completed=retained,
         last_checkpoint=checkpoint_id,

@@ -144,9 +144,11 @@ class AttemptState:
     """The newest checkpoint that it has acked; at first the one that it was restored from."""
     handed_over: tuple[HandedOver, ...] = ()
     received: Map[int, UpEvent] = field(default_factory=Map)
-    """By sequence: what it has sent up since its barrier of the last completed checkpoint."""
+    """By sequence: what it has sent up since its barrier of the last completed checkpoint, as far as remembered."""
     sent: Map[int, DownEvent] = field(default_factory=Map)
-    """By sequence: what it has been sent since the cut of the last completed checkpoint."""
+    """By sequence: what it has been sent since the cut of the last completed checkpoint, as far as remembered."""
+    has_forgotten: bool = False
+    """Whether such events were too many and are forgotten: its failover cannot be a local one (clause D5)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,6 +383,8 @@ class JobState:
     stale: tuple[int, ...] = ()
     """Subtasks that a resume must reset, in order: neither finished nor reset already."""
     gateways: Map[tuple[str, int], GatewayState] = field(default_factory=Map)
+    remembered_bytes: int = 0
+    """Weight of the events that all subtasks remember."""
     next_event_id: int = 0
     pending: Map[int, PendingCheckpoint] = field(default_factory=Map)
     completed: Map[int, CompletedCheckpoint] = field(default_factory=Map)

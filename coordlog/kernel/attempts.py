@@ -24,7 +24,7 @@ from coordlog.schemas.builtin import Committable, Refused
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
-from . import checkpoints, failures
+from . import checkpoints, failures, remembering
 from .building import StepBuilder
 from .inputs import (
     AttemptLost,
@@ -240,6 +240,7 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
         reason = f"event {given.payload_type} is skipped: {skip.reason}"
         refuse(step, "event", given.subtask, given.attempt_number, reason)
         return
+    attributes = remembering.make_room(step, given.payload)
     record = step.add(
         Kind.EVENT_TO_COORDINATOR,
         operator_id=given.operator_id,
@@ -249,6 +250,7 @@ def event_arrived(step: StepBuilder, given: EventArrived) -> None:
         last_barrier=given.last_barrier,
         payload_type=given.payload_type,
         payload=given.payload,
+        attributes=attributes,
     )
     # Its type may have been registered before it.
     event = event._replace(sequence=required(record.sequence))
@@ -315,11 +317,11 @@ def send_event(step: StepBuilder, given: SendEvent) -> int:
 
     An event to an attempt that is over is in the log as failed, in the same turn (clause B5).
     """
+    attempt = step.state.attempt(given.subtask, given.attempt_number)
+    attributes = {} if attempt is None else remembering.make_room(step, given.payload)
     state = step.state
     event_id = state.next_event_id
-    attempt = state.attempt(given.subtask, given.attempt_number)
     gateway = state.gateways.get((given.operator_id, given.subtask))
-    attributes: dict[str, str] = {}
     if given.is_loss_tolerant:
         attributes["loss_tolerant"] = "true"
     if attempt is None:
@@ -597,6 +599,9 @@ def fail_attempt(step: StepBuilder, given: AttemptLost, *, is_counted: bool = Tr
         )
     if is_exhausted or given.final:
         failures.fail_job(step, reason, where=_where(given), final=given.final)
+        return
+    if attempt.has_forgotten:
+        remembering.fail_without_events(step, attempt, reason)
         return
     for checkpoint_id, _ in sorted_items(step.state.pending):
         checkpoints.abort(

@@ -11,6 +11,7 @@ from coordlog.limits import (
     FINAL_CHECKPOINTS_MAX,
     HELD_EVENTS_PER_GATEWAY_MAX,
     REASON_CHARS_MAX,
+    REMEMBERED_EVENTS_BYTES_MAX,
     RESTART_BACKOFF_MAX_S,
     RESTART_BACKOFF_S,
     RESTART_WINDOW_S,
@@ -50,6 +51,7 @@ class KernelConfig:
     retained_checkpoints: int = RETAINED_CHECKPOINTS
     settle_attempts_max: int = SETTLE_ATTEMPTS_MAX
     held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX
+    remembered_bytes_max: int = REMEMBERED_EVENTS_BYTES_MAX
     timeouts_in_a_row_max: int = CHECKPOINT_ABORTS_IN_A_ROW_MAX
     final_checkpoints_max: int = FINAL_CHECKPOINTS_MAX
 
@@ -59,6 +61,7 @@ _LIMITS: Final = (
     "retained_checkpoints",
     "settle_attempts_max",
     "held_events_max",
+    "remembered_bytes_max",
     "timeouts_in_a_row_max",
     "final_checkpoints_max",
     "restart_window_s",
@@ -92,6 +95,7 @@ def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelCo
         retained_checkpoints=count("retained_checkpoints", config.retained_checkpoints),
         settle_attempts_max=count("settle_attempts_max", config.settle_attempts_max),
         held_events_max=count("held_events_max", config.held_events_max),
+        remembered_bytes_max=count("remembered_bytes_max", config.remembered_bytes_max),
         timeouts_in_a_row_max=count("timeouts_in_a_row_max", config.timeouts_in_a_row_max),
         final_checkpoints_max=count("final_checkpoints_max", config.final_checkpoints_max),
         restart_window_s=seconds("restart_window_s", config.restart_window_s),

@@ -332,7 +332,12 @@ def _is_heard(state: JobState, operator_id: str) -> bool:
 
 
 def work_done(step: StepBuilder, given: WorkDone) -> None:
-    """The result of a `call_async`, or a timer, as a `FACT`; for a closed coordinator it is recorded only (A6)."""
+    """The result of a `call_async`, or a timer, as a `FACT`; for a closed coordinator it is recorded only (A6).
+
+    Not behind the end of the job: no record there may address a stored payload, so that those of the driver may go.
+    """
+    if step.state.is_over:
+        return
     attributes = {
         "turn": str(given.turn_sequence),
         "call": str(given.call_number),

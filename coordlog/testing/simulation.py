@@ -139,6 +139,8 @@ def weather_of(seed: int) -> Weather:
     if weather.rescales and chance.random() < 0.5:  # noqa: PLR2004
         # Drivers that die behind a checkpoint, which the next one's subtasks are restored from.
         weather = replace(weather, kills=0.015, faults_until=300, interval_s=0.006)
+    if chance.random() < 0.25:  # noqa: PLR2004
+        weather = replace(weather, remembered_bytes_max=chance.choice((300, 1_000, 3_000)))
     return weather
 
 

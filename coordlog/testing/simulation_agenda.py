@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from coordlog.limits import REMEMBERED_EVENTS_BYTES_MAX
+
 __all__ = ["Agenda", "Span", "Weather"]
 
 Span = tuple[float, float]
@@ -78,6 +80,8 @@ class Weather:
     is_overlapping: bool = False
     snapshot_every: int | None = None
     """Records from one snapshot of a driver's to the next; None: no snapshots."""
+    remembered_bytes_max: int = REMEMBERED_EVENTS_BYTES_MAX
+    """Bytes of events that drivers remember: a few events' worth makes most failovers global ones."""
 
 
 class Agenda:

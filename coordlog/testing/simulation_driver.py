@@ -208,6 +208,7 @@ class SimulatedDriver:
             cluster_id=around.log.identity.cluster_id,
             topic_id=around.log.identity.topic_id,
             is_overlap_allowed=weather.is_overlapping,
+            remembered_bytes_max=weather.remembered_bytes_max,
             restarts_max=100_000,
             restart_backoff_s=0.002,
             restart_backoff_max_s=0.02,

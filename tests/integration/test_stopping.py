@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from coordlog.cli.living import driver_in
+from coordlog.coordinators.commits import CommitCoordinator
 from coordlog.driver import JobDriver, JobResult, JobStatus
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import STOP_RECORD_S
@@ -21,11 +22,13 @@ from coordlog.own_reign import read_job
 from coordlog.projections.attempts import AttemptEnd
 from coordlog.projections.audit import audit
 from coordlog.projections.epoch_audit import EpochEnd
+from coordlog.projections.grants import uncommitted
 from coordlog.projections.state import DriverStop
 from coordlog.projections.stops import is_driver_stopped
 from coordlog.schemas.builtin import StopRequested
-from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_facts import EnumeratorState
 from coordlog.spark_integration.liveness import Liveness, driver_liveness
 from endpoint_parts import wait_for
 from examples.demo_parts.follow import Follower
@@ -165,6 +168,43 @@ def test_a_stop_waits_until_a_slow_log_has_the_outcomes_of_its_commits(
     of_it = [one for one in follower.records if one.checkpoint_id == stopped_at is not None]
     kinds = [one.kind for one in of_it]
     assert kinds.count(Kind.COMMIT_INTENT) == kinds.count(Kind.COMMIT_OUTCOME) > 0
+
+
+@pytest.mark.clause("I3")
+def test_a_stop_waits_for_the_commit_that_an_open_call_still_owes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that asks something outside first, and commits in the handler."""
+    commit = CommitCoordinator.notify_checkpoint_complete
+
+    def ask_first(coordinator: CommitCoordinator, checkpoint_id: int) -> None:
+        def ask() -> Payload:
+            time.sleep(0.2)  # longer than a stop looks; nothing waits for it
+            return EnumeratorState(content=b"yes")
+
+        coordinator.context.call_async(ask, lambda *_: commit(coordinator, checkpoint_id))
+
+    monkeypatch.setattr(CommitCoordinator, "notify_checkpoint_complete", ask_first)
+    is_stopped = threading.Event()
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not is_stopped.is_set():
+            time.sleep(0.05)  # so that the job does not end before the stop
+        return batch
+
+    pipeline = Pipeline(tmp_path, is_batch=False, transform=slow)
+    driver = begun(pipeline)
+    driver.stop(with_checkpoint=True, by="SIGTERM")
+    stopped_at = ended(driver).stop_checkpoint
+    is_stopped.set()
+
+    assert stopped_at is not None
+    read = read_job(pipeline.log, "job", lambda _state: None)
+    assert read.state.last_checkpoint == stopped_at
+    assert uncommitted(read.state) == {}
+    assert pipeline.committed(), "what the checkpoint holds is published"
+    assert pipeline.drive().status is JobStatus.FINISHED
+    assert pipeline.committed() == ALL_ROWS
 
 
 def test_a_stop_takes_a_checkpoint_that_is_begun_after_it(tmp_path: Path) -> None:

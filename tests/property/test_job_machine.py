@@ -29,6 +29,7 @@ from coordlog.messages import (
     UpMessage,
 )
 from coordlog.projections.checkpoint_records import states_of
+from coordlog.projections.remembered import has_forgotten
 from coordlog.projections.state import AttemptState, Phase
 from coordlog.restore import Rebuild, projection_of
 from coordlog.runtime import RuntimeOptions
@@ -136,6 +137,7 @@ class Machine:
         self.chance = random.Random(seed)
         self.parallelism = self.chance.choice((1, 1, 2, 3))
         self.is_overlapping = self.chance.random() < 0.5
+        self.room = self.chance.choice((300, 1_500, 10**6, 10**6))
         self.provider = CountingProvider(
             parallelism=self.parallelism, is_folded=self.chance.random() < 0.5
         )
@@ -156,6 +158,7 @@ class Machine:
         return replace(
             config,
             is_overlap_allowed=self.is_overlapping,
+            remembered_bytes_max=self.room,
             restarts_max=10_000,
             restart_backoff_s=0.1,
             restart_backoff_max_s=0.4,
@@ -165,7 +168,8 @@ class Machine:
         restore = None
         if old is not None and self.provider.projection is not None:
             restore = self.chance.choice(("rollback", "resume"))
-            if old.runtime.state.phase is not Phase.RUNNING or old.is_held:
+            state = old.runtime.state
+            if state.phase is not Phase.RUNNING or old.is_held or has_forgotten(state):
                 restore = None
         return HandDrivenJob(
             self.chain,
@@ -193,7 +197,20 @@ class Machine:
                 getattr(self, f"_{name}")(sim)
         else:
             getattr(self, f"_{name}")()
+        self._end_cancelled_stage()
         self.check()
+
+    def _end_cancelled_stage(self) -> None:
+        """A failure whose lost events are forgotten has cancelled it, as far as the log has that."""
+        stage = self.job.stage
+        if not stage.cancelled or stage.cancelled[-1][0] != stage.submitted[-1]:
+            return
+        if not self.job.runtime.is_stage_running:
+            return
+        for sim in self.sims.values():
+            sim.is_over = True
+        self.job.stage_ends()
+        self.job.advance(1.0)
 
     def _work(self, sim: Sim) -> None:
         sim.work()
@@ -385,6 +402,7 @@ class Machine:
                     self._arrive(sim)
                 self._complete(sim)
             self.job.advance(1.0)
+            self._end_cancelled_stage()
             self.check()
         raise AssertionError(f"stuck: {self.job.runtime.state}")
 

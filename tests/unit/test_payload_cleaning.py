@@ -23,13 +23,14 @@ from coordlog.log.payload_store import PayloadStore
 from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
 from coordlog.payloads import PayloadOptions
 from coordlog.projections.snapshots import SNAPSHOT_TYPE
+from coordlog.projections.state import Phase
 from coordlog.pruning import planned, prune
 from coordlog.runtime import RuntimeOptions, to_unstored
 from coordlog.schemas.builtin import JobSnapshot, SnapshotWanted
 from coordlog.schemas.record import Kind
 from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
-from kernel_fakes import Down, NotingProvider, chain_of, inside, prefix_of
+from kernel_fakes import HANDLED, Down, Noted, NotingProvider, chain_of, inside, prefix_of
 from one_log import OneLog
 
 T = TypeVar("T")
@@ -250,6 +251,42 @@ def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
 
     assert [kept.path for kept in store.listed()] == [address.path]
     assert use.of(FileUse.LEFT_OVER) == ()
+
+
+@pytest.mark.may_fail
+@pytest.mark.clause("A6")
+def test_a_result_that_comes_behind_the_end_is_neither_kept_nor_missed_by_the_next_start(
+    store: PayloadStore, options: PayloadOptions
+) -> None:
+    """Were it recorded, its file could be listed before its record is there, and behind the end look left over."""
+    provider = NotingProvider(projection=HANDLED)
+    chain = chain_of(provider)
+    job = HandDrivenJob(
+        chain, payloads=options, configure=lambda config: replace(config, restarts_max=0)
+    )
+    job.is_work_held = True
+    inside(
+        job.register(0),
+        provider,
+        lambda c: c.context.call_async(lambda: Noted(text="b" * BIG), lambda _result, _error: None),
+    )
+    job.is_held = True
+    job.run(lambda: job.runtime.fail_job("source", "scripted"))
+    end = job.runtime.take_group()
+    job.is_work_held = False
+    job.pump()
+    job.runtime.acknowledged(job.appender.append(end))
+    assert job.history()[-1].kind is Kind.JOB_FAILED
+    behind = job.runtime.take_group()
+    job.payloads.keep(job.runtime.group_payloads())
+    assert worth(job.log, store).get("LEFT_OVER") is None
+    clean(store, payload_use(job.log, store))
+    if behind:
+        job.appender.append(behind)
+    job.crash()
+
+    again = HandDrivenJob(chain, payloads=options, log=job.log)
+    assert again.runtime.state.phase is Phase.RUNNING
 
 
 def test_another_log_s_payloads_drafts_in_force_and_somebody_s_files_are_left_alone(
