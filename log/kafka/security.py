@@ -55,6 +55,11 @@ class Security:
     ssl_check_hostname: Literal["yes", "no"] = "yes"
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, str) and (value is not None or field.default is not None):
+                # Not the value: it may be a secret.
+                raise OptionError(field.name, type(value).__name__, "a string")
         if self.protocol not in _PROTOCOLS:
             raise OptionError("protocol", self.protocol, f"one of {', '.join(_PROTOCOLS)}")
         if self.ssl_check_hostname not in {"yes", "no"}:
@@ -66,6 +71,22 @@ class Security:
             if self.sasl_username is None or self.sasl_password is None:
                 what = "given together with sasl_username and sasl_password"
                 raise OptionError("protocol", self.protocol, what)
+        self._check_of_use("sasl_", ("SASL_PLAINTEXT", "SASL_SSL"))
+        self._check_of_use("ssl_", ("SSL", "SASL_SSL"))
+        if self.ssl_certfile is None and self.ssl_keyfile is not None:
+            raise OptionError("ssl_keyfile", self.ssl_keyfile, "given together with ssl_certfile")
+
+    def _check_of_use(self, prefix: str, protocols: tuple[str, ...]) -> None:
+        """Refuse options that the protocol ignores: a connection would be less secure than they say."""
+        if self.protocol in protocols:
+            return
+        for field in dataclasses.fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if field.name.startswith(prefix) and is_given:
+                expected = (
+                    f"{' or '.join(protocols)}: {field.name} is given, and has no effect else"
+                )
+                raise OptionError("protocol", self.protocol, expected)
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, the rest hidden)"
