@@ -26,6 +26,7 @@ from .certificate import (
     is_encrypted,
 )
 from .driver_file import DriverFile, driver_files
+from .driver_proof import require_proof
 from .token import TOKEN_VARIABLE, Token, token_of_environment
 from .wire import (
     REQUEST_PATH,
@@ -158,7 +159,10 @@ class CoordinatorClient:
 
     def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
         if self._channel is None:
-            self._check_driver(timeout_s)
+            if self._tls is None:
+                require_proof(
+                    self._endpoint, self._token, timeout_s=min(timeout_s, TAKE_OVER_PROBE_S)
+                )
             headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
             connecting = connect(
                 self._endpoint + REQUEST_PATH,
@@ -176,31 +180,6 @@ class CoordinatorClient:
         self._channel.send(encode(ask))
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
-
-    def _check_driver(self, timeout_s: float) -> None:
-        """Have the endpoint prove that it holds the token.
-
-        Raises:
-            ConnectionRefusedError: Nobody listens there, or another process by now.
-            OSError: It is not reached.
-            WebSocketException: It is no endpoint of a driver.
-            ValueError: What it says cannot be read.
-        """
-        if self._tls is not None:
-            return
-        from .endpoint import DriverHeard, ask_driver  # noqa: PLC0415, it serves these requests
-
-        heard = ask_driver(
-            self._endpoint,
-            job_id=None,
-            driver_id=None,
-            tokens=(self._token,),
-            timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
-        )
-        if heard is not DriverHeard.DRIVER:
-            raise ConnectionRefusedError(
-                "no driver answers there that this token proves; it was not sent"
-            )
 
     def close(self) -> None:
         """Let go of the connection; the next question makes another."""

@@ -31,7 +31,8 @@ from coordlog.spark_integration.certificate import (
     new_certificate,
 )
 from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
+from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
 from driver_files import write_file
 from endpoint_parts import (
@@ -78,10 +79,14 @@ def tapped(address: str) -> Generator[tuple[str, bytearray], None, None]:
                 to.sendall(data)
 
     def accept(listener: socket.socket) -> None:
-        client, _ = listener.accept()
-        server = socket.create_connection((host, int(port)))
-        for pair in ((client, server), (server, client)):
-            threading.Thread(target=pass_on, args=pair, daemon=True).start()
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection((host, int(port)))
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, args=(listener,), daemon=True).start()

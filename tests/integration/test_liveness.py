@@ -253,7 +253,7 @@ def test_no_token_is_sent_to_the_endpoint_of_a_driver_that_has_ended() -> None:
             write_file(live.address, TOKEN)
             with pytest.raises(OptionError, match=r"its driver at .* has no file on this machine"):
                 ask(old)
-            with pytest.raises(RequestUnansweredError, match="it was not sent"):
+            with pytest.raises(RequestUnansweredError, match="the token was not sent"):
                 ask(old, TOKEN)
         finally:
             stranger.shutdown(socket.SHUT_RDWR)

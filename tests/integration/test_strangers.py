@@ -14,7 +14,7 @@ import pytest
 
 from coordlog.limits import STRANGER_BYTES_MAX
 from coordlog.spark_integration.certificate import new_certificate
-from coordlog.spark_integration.endpoint import DriverHeard, hear_driver
+from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.strangers import Listener, Strangers
 from coordlog.spark_integration.wire import WIRE_VERSION
 from endpoint_parts import TOKEN, acked, connected, register, running, say, wait_for
