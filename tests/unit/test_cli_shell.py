@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 from rich.text import Text
 
-from coordlog.cli.console import crop
+from coordlog.cli.console import crop, lasted
 from coordlog.cli.main import main
 from coordlog.errors import SourceError
 
@@ -166,3 +166,18 @@ def test_a_line_of_a_history_is_bounded_on_any_terminal(width: int, cells: int) 
     plain = io.StringIO()
     crop(Console(file=plain, width=width), Text("x" * 845))
     assert plain.getvalue().strip() == "x" * 845
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.25, "250 ms"),
+        (59.94, "59.9 s"),
+        (3_661, "1:01:01"),
+        (86_399, "23:59:59"),
+        (86_400, "1 d 0:00:00"),
+        (95_374_918, "1103 d 21:01:58"),
+    ],
+)
+def test_a_duration_of_days_is_shown_in_days(seconds: float, shown: str) -> None:
+    assert lasted(0, round(seconds * 1_000_000)) == shown
