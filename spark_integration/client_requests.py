@@ -40,7 +40,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["CoordinatorClient", "answered", "request_coordinator"]
+__all__ = ["CoordinatorClient", "answered", "request_coordinator", "why_over"]
 
 _CLOSE_S = 0.1
 
@@ -226,6 +226,8 @@ def request_coordinator(
         TooLargeError: The request is above its limit.
     """
     file = _kept(job_id, endpoint)
+    if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
+        raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
     token = token or (None if file is None else file.token) or token_of_environment()
     if token is None:
         expected = (
@@ -243,6 +245,13 @@ def request_coordinator(
         endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
     ) as client:
         return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def why_over(job_id: str, endpoint: str) -> str | None:
+    """Proof of this machine that the job's driver at `endpoint` is over; None if there is none."""
+    files = [file for file in driver_files(job_id) if file.endpoint == endpoint]
+    reasons = [file.why_over for file in files]
+    return None if None in reasons or not reasons else reasons[0]
 
 
 def _kept(job_id: str, endpoint: str) -> DriverFile | None:
