@@ -113,6 +113,7 @@ class CoordinatedReads:
         self._listing_timeout_s, self._log_timeout_s = listing_timeout_s, log_timeout_s
         self._endpoint = endpoint
         self._driver: JobDriver | None = None
+        self._ticket: Ticket | None = None
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -166,6 +167,7 @@ class CoordinatedReads:
             locations=_locations(self._source.location),
         )
         register_ticket(self._spark, ticket)
+        self._ticket = ticket
         _warn_of_many_tries(self._spark)
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
@@ -233,11 +235,21 @@ class CoordinatedReads:
         driver, self._driver = self._driver, None
         try:
             if driver is not None:
-                forget_ticket(self._spark, self.job_id)
+                self._forget_ticket()
                 driver.stop(with_checkpoint=False, by="close")
                 driver.wait()
         finally:
             self._log.close()
+
+    def _forget_ticket(self) -> None:
+        """A session that was stopped inside the block cannot be told."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is None:
+            return
+        try:
+            forget_ticket(self._spark, ticket)
+        except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
+            _log.info("job=%s the session cannot forget its service: %s", self.job_id, error)
 
     def __enter__(self) -> Self:
         """Start."""
