@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from coordlog.errors import CoordlogError, OptionError, OptionsError
 
-__all__ = ["check_all", "check_types"]
+__all__ = ["check_all", "check_range", "check_types"]
 
 _NAMES: Final[Mapping[object, str]] = {
     bool: "True or False",
@@ -64,6 +64,16 @@ def check_all(*checks: Callable[[], object]) -> None:
         raise errors[0]
     if errors:
         raise OptionsError(tuple(map(str, errors)))
+
+
+def check_range(option: str, value: float | None, lowest: float, highest: float) -> None:
+    """Refuse a number out of range, and one that is none; None is taken.
+
+    Raises:
+        OptionError: With the value and both bounds.
+    """
+    if value is not None and not lowest <= value <= highest:
+        raise OptionError(option, value, f"between {lowest:,} and {highest:,}")
 
 
 def _raising(error: OptionError) -> Callable[[], object]:
@@ -121,10 +131,25 @@ def _is_instance(hint: Any, value: object) -> bool:  # noqa: ANN401, as above
         return isinstance(value, int) and not isinstance(value, bool)
     if not isinstance(hint, type):
         return True
-    try:
-        return isinstance(value, hint)
-    except TypeError:  # a protocol that is for type checkers alone
-        return True
+    if getattr(hint, "_is_protocol", False):
+        return _has_members(hint, value)
+    return isinstance(value, hint)
+
+
+def _has_members(protocol: type, value: object) -> bool:
+    """Whether an object has what a protocol asks for; no property is evaluated, for one may ask a broker."""
+    if isinstance(value, type):
+        return False  # a class in the place of an object of it
+    if hasattr(type(value), "__getattr__"):
+        return True  # it stands for another object
+    missing = object()
+    return all(
+        inspect.getattr_static(value, name, missing) is not missing
+        for owner in protocol.__mro__
+        if getattr(owner, "_is_protocol", False)
+        for name in (*vars(owner), *inspect.get_annotations(owner))
+        if not name.startswith("_")
+    )
 
 
 def _said(hint: Any) -> Iterator[str]:  # noqa: ANN401, as above

@@ -62,6 +62,7 @@ class AttemptRow:
     """Microseconds since 1970, UTC."""
     end: AttemptEnd
     ended_us: int | None
+    """Of one whose driver was killed: time of the last record of that driver's epoch."""
     reason: str | None
     """Why it ended; None where it runs or has completed."""
     splits_assigned: int
@@ -90,10 +91,10 @@ class _Attempt:
     counts: dict[Kind, int] = field(default_factory=dict)
     resets: list[int] = field(default_factory=list)
 
-    def finish(self, end: AttemptEnd, record: Record, reason: str | None) -> None:
+    def finish(self, end: AttemptEnd, ended_us: int, reason: str | None) -> None:
         """The first end is the one that counts: what follows only tells of it again."""
         if self.end is AttemptEnd.RUNNING:
-            self.end, self.ended_us, self.reason = end, record.timestamp_us, reason
+            self.end, self.ended_us, self.reason = end, ended_us, reason
 
 
 def attempts(records: Iterable[Record]) -> tuple[AttemptRow, ...]:
@@ -130,6 +131,8 @@ class AttemptFold:
     def __init__(self) -> None:
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._newest: dict[int, _Attempt] = {}
+        self._last_us = 0
+        """Time of the record before: the last sign of an epoch that ended without a word."""
 
     def row_of(self, subtask: int, attempt_number: int) -> AttemptRow | None:
         """That attempt as it stands."""
@@ -149,23 +152,25 @@ class AttemptFold:
                 self._newest[record.subtask].resets.append(_checkpoint(record))
         elif record.attempt_number is not None:
             self._of_attempt(record, (record.subtask, record.attempt_number), fields)
+        self._last_us = record.timestamp_us
 
     def _job_wide(self, record: Record) -> None:
         match record.kind:
             case Kind.EPOCH_STARTED:
                 for one in self._attempts.values():
-                    one.finish(AttemptEnd.FENCED, record, gone_reason(one.started.epoch))
+                    # Not the time of this record: until the next driver the attempt was no more.
+                    one.finish(AttemptEnd.FENCED, self._last_us, gone_reason(one.started.epoch))
             case Kind.RESET_TO_CHECKPOINT:
                 for one in self._attempts.values():
-                    one.finish(AttemptEnd.FAILED, record, "global failover")
+                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "global failover")
                 for one in self._newest.values():
                     one.resets.append(_checkpoint(record))
             case Kind.JOB_FAILED:
                 for one in self._attempts.values():
-                    one.finish(AttemptEnd.FAILED, record, "the job has failed")
+                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "the job has failed")
             case Kind.FACT if is_driver_stopped(record):
                 for one in self._attempts.values():
-                    one.finish(AttemptEnd.STOPPED, record, record.reason)
+                    one.finish(AttemptEnd.STOPPED, record.timestamp_us, record.reason)
             case _:
                 pass
 
@@ -180,9 +185,9 @@ class AttemptFold:
         one.counts[record.kind] = one.counts.get(record.kind, 0) + 1
         match record.kind:
             case Kind.SUBTASK_COMPLETED:
-                one.finish(AttemptEnd.COMPLETED, record, None)
+                one.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)
             case Kind.ATTEMPT_FAILED:
-                one.finish(AttemptEnd.FAILED, record, record.reason)
+                one.finish(AttemptEnd.FAILED, record.timestamp_us, record.reason)
             case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
                 one.splits_assigned += len(split_ids(fields))
             case Kind.SPLIT_FINISHED:

@@ -26,6 +26,7 @@ from .certificate import (
     is_encrypted,
 )
 from .driver_file import DriverFile, driver_files
+from .driver_proof import require_proof
 from .token import TOKEN_VARIABLE, Token, token_of_environment
 from .wire import (
     REQUEST_PATH,
@@ -39,7 +40,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["CoordinatorClient", "answered", "request_coordinator"]
+__all__ = ["CoordinatorClient", "answered", "request_coordinator", "why_over"]
 
 _CLOSE_S = 0.1
 
@@ -158,7 +159,10 @@ class CoordinatorClient:
 
     def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
         if self._channel is None:
-            self._check_driver(timeout_s)
+            if self._tls is None:
+                require_proof(
+                    self._endpoint, self._token, timeout_s=min(timeout_s, TAKE_OVER_PROBE_S)
+                )
             headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
             connecting = connect(
                 self._endpoint + REQUEST_PATH,
@@ -176,35 +180,6 @@ class CoordinatorClient:
         self._channel.send(encode(ask))
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
-
-    def _check_driver(self, timeout_s: float) -> None:
-        """Have the endpoint prove that it holds the token.
-
-        Raises:
-            ConnectionRefusedError: Nobody listens there.
-            ConnectionError: No driver proves itself; another process may listen there by now.
-        """
-        if self._tls is not None:
-            return
-        from .endpoint import DriverHeard, ask_driver  # noqa: PLC0415, it serves these requests
-
-        try:
-            heard = ask_driver(
-                self._endpoint,
-                job_id=None,
-                driver_id=None,
-                tokens=(self._token,),
-                timeout_s=min(timeout_s, TAKE_OVER_PROBE_S),
-            )
-        except ConnectionRefusedError as refused:
-            raise ConnectionRefusedError(f"{refused}; the request was not sent") from refused
-        except (OSError, WebSocketException, ValueError) as error:
-            reason = f"no driver answers there: {str(error) or type(error).__name__}"
-            raise ConnectionError(f"{reason}; the request was not sent") from error
-        if heard is not DriverHeard.DRIVER:
-            raise ConnectionRefusedError(
-                "no driver answers there that this token proves; the request was not sent"
-            )
 
     def close(self) -> None:
         """Let go of the connection; the next question makes another."""
@@ -251,6 +226,8 @@ def request_coordinator(
         TooLargeError: The request is above its limit.
     """
     file = _kept(job_id, endpoint)
+    if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
+        raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
     token = token or (None if file is None else file.token) or token_of_environment()
     if token is None:
         expected = (
@@ -268,6 +245,13 @@ def request_coordinator(
         endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
     ) as client:
         return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def why_over(job_id: str, endpoint: str) -> str | None:
+    """Proof of this machine that the job's driver at `endpoint` is over; None if there is none."""
+    files = [file for file in driver_files(job_id) if file.endpoint == endpoint]
+    reasons = [file.why_over for file in files]
+    return None if None in reasons or not reasons else reasons[0]
 
 
 def _kept(job_id: str, endpoint: str) -> DriverFile | None:

@@ -35,6 +35,7 @@ from coordlog.messages import DownMessage, Fenced, UpMessage
 
 from .accepted_parts import AcceptedJoiner
 from .certificate import Certificate, is_encrypted
+from .driver_proof import require_proof
 from .token import Token
 from .wire import (
     ATTEMPT_PATH,
@@ -50,6 +51,8 @@ __all__ = ["DriverConnection", "TaskInbox"]
 
 _STALL_S: Final = 1.0
 _LOOP_PASSES: Final = 5
+_PROOF_PAUSE_S: Final = 0.05
+"""Before a driver that has dropped a connection is asked again; doubles each time."""
 
 
 class TaskInbox:
@@ -161,17 +164,37 @@ class DriverConnection:
         url = urlsplit(self._endpoint)
         address = (url.hostname or "", url.port or 0)
         try:
+            if self._tls is None:
+                self._have_driver_prove_itself()
             # Here, and not on the loop: it would look the name up in one more thread.
             self._socket = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
         except OSError as error:
             raise AttemptError(
                 f"the driver cannot be reached at {self._endpoint}: {error}"
             ) from None
+        except (WebSocketException, ValueError) as error:
+            raise self._refused(_why(error)) from None
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._lost is not None)
         if not self._is_open:
-            raise AttemptError(f"the driver at {self._endpoint} let this task not in: {self._lost}")
+            raise self._refused(self._lost)
+
+    def _have_driver_prove_itself(self) -> None:
+        """Raises as `require_proof`. Of many tasks that come at once an endpoint drops some, who come again."""
+        deadline, pause_s = time.monotonic() + CONNECT_TIMEOUT_S, _PROOF_PAUSE_S
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                return require_proof(self._endpoint, self._token, timeout_s=left_s)
+            except ConnectionResetError:
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _refused(self, reason: str | None) -> AttemptError:
+        return AttemptError(f"the driver at {self._endpoint} let this task not in: {reason}")
 
     def send(self, message: UpMessage) -> None:
         """Put a message on its way, behind those before; waits while too many are.

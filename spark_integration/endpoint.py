@@ -16,18 +16,15 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from enum import Enum
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
-from websockets.sync.client import connect
 
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import (
@@ -40,7 +37,6 @@ from coordlog.limits import (
     OUTGOING_BYTES_PER_ATTEMPT_MAX,
     OUTGOING_MESSAGES_PER_ATTEMPT_MAX,
     STRANGERS_MAX,
-    TAKE_OVER_PROBE_S,
     UNRELEASED_BYTES_MAX,
     UNRELEASED_BYTES_PER_ATTEMPT_MAX,
     UNRELEASED_EVENTS_PER_ATTEMPT_MAX,
@@ -51,10 +47,9 @@ from coordlog.requests import Requests
 
 from .accepted_parts import parts_of
 from .attempt_connection import AttemptConnection, estimated_bytes, peer_of, why_closed
-from .certificate import is_encrypted, unverified_context
 from .client_requests import answered
 from .strangers import GuardedConnection, Listener, Strangers
-from .token import NONCE_BYTES, Token, new_nonce
+from .token import NONCE_BYTES, Token
 from .wire import (
     ATTEMPT_PATH,
     DRIVER_PATH,
@@ -71,7 +66,7 @@ from .wire import (
     encode,
 )
 
-__all__ = ["ANY_PORT", "DriverHeard", "Endpoint", "ask_driver", "endpoint_address", "hear_driver"]
+__all__ = ["ANY_PORT", "Endpoint", "endpoint_address"]
 
 _log = logging.getLogger(__name__)
 
@@ -601,82 +596,6 @@ class Endpoint:
                     continue
                 connection.is_heartbeat_due = True
                 connection.wake.set()
-
-
-class DriverHeard(Enum):
-    """What has answered where a driver listens."""
-
-    DRIVER = "proved"
-    """That very driver."""
-    UNPROVED = "unproved"
-    """What says that it is that driver; none of the tokens proves it."""
-    NOTHING = "nothing"
-    """Nothing, or anything else."""
-
-
-def hear_driver(
-    endpoint: str,
-    *,
-    job_id: str | None,
-    driver_id: str | None,
-    tokens: Iterable[Token],
-    timeout_s: float = TAKE_OVER_PROBE_S,
-) -> DriverHeard:
-    """Whether this very driver of this job lives at `endpoint`, and proves it by one of the tokens.
-
-    Nothing of them is shown to it. With None for job or driver: whichever holds the token, and a
-    driver has one of its own.
-    """
-    try:
-        return ask_driver(
-            endpoint, job_id=job_id, driver_id=driver_id, tokens=tokens, timeout_s=timeout_s
-        )
-    except (OSError, WebSocketException, ValueError) as error:
-        _log.info("job=%s no driver answers at %s: %s", job_id, endpoint, error)
-        return DriverHeard.NOTHING
-
-
-def ask_driver(
-    endpoint: str,
-    *,
-    job_id: str | None,
-    driver_id: str | None,
-    tokens: Iterable[Token],
-    timeout_s: float,
-) -> DriverHeard:
-    """As `hear_driver`, for a caller that has to know why nothing answers.
-
-    Raises:
-        OSError: Nothing is reached there; ConnectionRefusedError: nobody listens.
-        WebSocketException: It is no endpoint of a driver.
-        ValueError: What it says cannot be read.
-    """
-    deadline = time.monotonic() + timeout_s
-    nonce = new_nonce()
-    with connect(
-        endpoint + DRIVER_PATH,
-        additional_headers={VERSION_HEADER: str(WIRE_VERSION)},
-        proxy=None,
-        compression=None,
-        open_timeout=timeout_s,
-        ping_interval=None,
-        close_timeout=0.1,
-        max_size=MESSAGE_BYTES_MAX,
-        logger=SOCKET_LOGGER,
-        # Whoever answers proves himself by the token, and is shown nothing: no certificate is needed.
-        ssl=unverified_context() if is_encrypted(endpoint) else None,
-    ) as channel:
-        channel.send(encode(ClientHello(nonce=nonce)))
-        answer = decode(_bytes(channel.recv(timeout=max(0.0, deadline - time.monotonic()))))
-    if not isinstance(answer, DriverHello):
-        return DriverHeard.NOTHING
-    job_id, driver_id = job_id or answer.job_id, driver_id or answer.driver_id
-    if (answer.job_id, answer.driver_id) != (job_id, driver_id):
-        return DriverHeard.NOTHING
-    proof = answer.proof
-    if any(one.is_proof(proof, nonce, job_id=job_id, driver_id=driver_id) for one in tokens):
-        return DriverHeard.DRIVER
-    return DriverHeard.UNPROVED
 
 
 def _bytes(data: str | bytes) -> bytes:

@@ -32,7 +32,7 @@ from coordlog.limits import (
 from coordlog.log.appender import Patience
 from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
-from coordlog.option_types import check_all, check_types
+from coordlog.option_types import check_all, check_range, check_types
 from coordlog.requests import Answer
 from coordlog.restore import Restored
 from coordlog.runtime import RuntimeOptions
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 _STATUS_BASE = 128
 """A process that a signal has ended has this and its number as exit status."""
 
-_LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0.0}
+_LOWEST_S = {"checkpoint_interval_s": 0.01, "checkpoint_timeout_s": 0.1, "stop_timeout_s": 0}
 """Of durations, where it is not one second."""
 
 
@@ -363,15 +363,15 @@ def _checks(given: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
     yield partial(check_job_id, given["job_id"])
     for name in (name for name in given if name.endswith("_s")):
         yield partial(_check_duration, name, given[name])
-    yield partial(_check_range, "parallelism", given["parallelism"], 1, 4096)
-    yield partial(_check_given, "snapshot_every", given["snapshot_every"], 1, 10_000_000)
-    yield partial(_check_given, "restarts_max", given["restarts_max"], 0, 1000)
+    yield partial(check_range, "parallelism", given["parallelism"], 1, 4096)
+    yield partial(check_range, "snapshot_every", given["snapshot_every"], 1, 10_000_000)
+    yield partial(check_range, "restarts_max", given["restarts_max"], 0, 1000)
     yield partial(_check_restore, given["restore"])
     yield partial(PayloadChoice, "job", given["payload_store"], given["payload_limit_bytes"])
 
 
 def _check_duration(option: str, seconds: float | None) -> None:
-    _check_given(option, seconds, _LOWEST_S.get(option, 1), 86_400)
+    check_range(option, seconds, _LOWEST_S.get(option, 1), 86_400)
 
 
 def _check_restore(restore: str | None) -> None:
@@ -390,16 +390,6 @@ def _runtime(
         registration_timeout_s=registration_timeout_s,
         snapshot_every=snapshot_every,
     )
-
-
-def _check_given(option: str, value: float | None, lowest: float, highest: float) -> None:
-    if value is not None:
-        _check_range(option, value, lowest, highest)
-
-
-def _check_range(option: str, value: float, lowest: float, highest: float) -> None:
-    if not lowest <= value <= highest:
-        raise OptionError(option, value, f"between {lowest:g} and {highest:g}")
 
 
 def _check_way(chain: Chain, *, is_batch: bool) -> None:

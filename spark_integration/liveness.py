@@ -17,7 +17,7 @@ from coordlog.limits import TAKE_OVER_PROBE_S
 from coordlog.projections.state import DriverStop, JobState
 
 from .driver_file import DriverFile, read_driver_file
-from .endpoint import DriverHeard, hear_driver
+from .driver_proof import DriverHeard, hear_driver
 from .machine import Machine
 from .token import TOKEN_VARIABLE, Token, token_of_environment
 

@@ -14,6 +14,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.job_id import check_job_id
 from coordlog.log.port import Log
 from coordlog.mailbox import Mailbox
+from coordlog.option_types import check_all, check_range
 from coordlog.outside import Connections, Stage
 from coordlog.projections.state import JobState
 from coordlog.runtime import RuntimeOptions
@@ -82,7 +83,11 @@ class StagelessOptions:
         payload_store: str | None,
         restart_backoff_s: float = RESTART_BACKOFF_S,
     ) -> None:
-        check_job_id(job_id)
+        check_all(
+            lambda: check_job_id(job_id),
+            lambda: check_range("log_timeout_s", log_timeout_s, 1, 86_400),
+            lambda: check_range("snapshot_every", snapshot_every, 1, 10_000_000),
+        )
         self.job_id, self._is_take_over = job_id, take_over
         self._restart_backoff_s = restart_backoff_s
         self._patience = Patience(log_timeout_s=log_timeout_s)

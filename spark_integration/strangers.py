@@ -18,11 +18,13 @@ from typing import Any, Final
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.server import ServerProtocol
 
-from coordlog.limits import CONNECT_TIMEOUT_S, STRANGER_BYTES_MAX, STRANGERS_MAX
+from coordlog.limits import CONNECT_TIMEOUT_S, MESSAGE_BYTES_MAX, STRANGER_BYTES_MAX, STRANGERS_MAX
 
 __all__ = ["GuardedConnection", "Listener", "Strangers"]
 
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_UNREAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+"""Bytes of one connection that the other side has not read."""
 _PAUSE_S: Final = 0.5
 """Time without an accept once the process has no descriptors left."""
 
@@ -166,4 +168,11 @@ class GuardedConnection(ServerConnection):
                     self.on_refused(self, f"more than {STRANGER_BYTES_MAX} bytes without the token")
                 self.transport.abort()
                 return
+        unread = self.transport.get_write_buffer_size()
+        if unread > _UNREAD_BYTES_MAX:
+            # A message waits until the one before has left, but the answer to a ping waits for nothing.
+            if self.on_refused is not None and not self.transport.is_closing():
+                self.on_refused(self, f"it sends, and does not read {unread} bytes")
+            self.transport.abort()
+            return
         super().data_received(data)

@@ -51,6 +51,7 @@ _REASON_CHARS: Final = 1000
 """Of a reason's first line: more than any error of coordlog's own has, paths apart."""
 
 _MINUTE_S: Final = 60
+_DAY_H: Final = 24
 
 _TIMES_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999, which is what Python's calendar has."""
@@ -148,7 +149,8 @@ def lasted(began_us: int, ended_us: int | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, _MINUTE_S)
-    return f"{hours}:{minutes:02}:{rest:02}"
+    days, hours = divmod(hours, _DAY_H)
+    return f"{days} d {hours}:{minutes:02}:{rest:02}" if days else f"{hours}:{minutes:02}:{rest:02}"
 
 
 def json_of(row: object) -> Json:

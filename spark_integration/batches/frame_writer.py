@@ -29,7 +29,7 @@ from coordlog.errors import (
 )
 from coordlog.limits import BATCH_COMMIT_S, BATCH_SILENCE_S
 from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.client_requests import request_coordinator
+from coordlog.spark_integration.client_requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.sink import ParquetSink
@@ -74,10 +74,17 @@ class _Target:
                 None,
                 'given: start a `BatchService`, then .options(**service.options("sink"))',
             )
+        job_id, endpoint = options["job"], options["endpoint"]
+        if why_over(job_id, endpoint) is not None:
+            # Before a row is staged: a commit would come too late.
+            raise UsageError(
+                f"the driver that commits the batches of job {job_id} has ended: start one again, "
+                "and give the write its options"
+            )
         files = json.loads(options["files"])
         return cls(
-            job_id=options["job"],
-            endpoint=options["endpoint"],
+            job_id=job_id,
+            endpoint=endpoint,
             driver_id=options["driver"],
             sink=options["sink"],
             instead_of=options.get("instead_of", ""),
@@ -115,7 +122,8 @@ class _Target:
             except (RequestUnansweredError, CoordinatorRestartingError) as error:
                 now = time.monotonic()
                 silent_since = now if silent_since is None else silent_since
-                if now - silent_since < BATCH_SILENCE_S:
+                is_over = why_over(self.job_id, self.endpoint) is not None
+                if now - silent_since < BATCH_SILENCE_S and not is_over:
                     continue  # a connection that has dropped: the next question makes another
                 raise RequestUnansweredError(
                     BATCHES,
@@ -243,7 +251,7 @@ def frame_writer(
     A write with the option `write_id` is done once for each of its values and each sink in the life of the job.
 
     Raises:
-        UsageError: It is to overwrite.
+        UsageError: It is to overwrite, or the driver has ended.
         OptionError: An option is missing.
     """
     _refuse_overwrite(schema, is_asked=overwrite)

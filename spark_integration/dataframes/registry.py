@@ -34,11 +34,12 @@ def register_ticket(spark: SparkSession, ticket: Ticket) -> None:
         _register(spark, tickets)
 
 
-def forget_ticket(spark: SparkSession, job_id: str) -> None:
-    """Let no query find it any more. Any thread."""
+def forget_ticket(spark: SparkSession, ticket: Ticket) -> None:
+    """Let no query find it any more; a newer service of its job stays. Any thread."""
     with _lock:
         tickets = _tickets.get(spark, {})
-        if tickets.pop(job_id, None) is not None:
+        if tickets.get(ticket.job_id) is ticket:
+            del tickets[ticket.job_id]
             _register(spark, tickets)
 
 

@@ -27,7 +27,7 @@ from coordlog.limits import (
     SNAPSHOT_EVERY_RECORDS,
 )
 from coordlog.log.port import Log
-from coordlog.option_types import check_types
+from coordlog.option_types import check_all, check_range, check_types
 from coordlog.projections.reads import ReadsState
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration.endpoint_options import EndpointOptions
@@ -101,8 +101,11 @@ class CoordinatedReads:
             snapshot_every=snapshot_every,
             payload_store=payload_store,
         )
-        _check_count("partitions", partitions, _PARTITIONS_MAX)
-        _check_count("splits_per_batch", splits_per_batch, 1_000_000)
+        check_all(
+            lambda: check_range("partitions", partitions, 1, _PARTITIONS_MAX),
+            lambda: check_range("splits_per_batch", splits_per_batch, 1, 1_000_000),
+            lambda: check_range("listing_timeout_s", listing_timeout_s, 0, 86_400),
+        )
         self.job_id, self._spark, self._log = job_id, spark, log
         self._source = source.coordinated()
         self._partitions, self._splits_max = partitions, splits_per_batch or 0
@@ -110,6 +113,7 @@ class CoordinatedReads:
         self._listing_timeout_s, self._log_timeout_s = listing_timeout_s, log_timeout_s
         self._endpoint = endpoint
         self._driver: JobDriver | None = None
+        self._ticket: Ticket | None = None
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -163,6 +167,7 @@ class CoordinatedReads:
             locations=_locations(self._source.location),
         )
         register_ticket(self._spark, ticket)
+        self._ticket = ticket
         _warn_of_many_tries(self._spark)
 
     def _new_driver(self, surroundings: StagelessSurroundings, log: Log) -> JobDriver:
@@ -230,11 +235,21 @@ class CoordinatedReads:
         driver, self._driver = self._driver, None
         try:
             if driver is not None:
-                forget_ticket(self._spark, self.job_id)
+                self._forget_ticket()
                 driver.stop(with_checkpoint=False, by="close")
                 driver.wait()
         finally:
             self._log.close()
+
+    def _forget_ticket(self) -> None:
+        """A session that was stopped inside the block cannot be told."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is None:
+            return
+        try:
+            forget_ticket(self._spark, ticket)
+        except Exception as error:  # noqa: BLE001, whatever a stopped session or a lost JVM raises
+            _log.info("job=%s the session cannot forget its service: %s", self.job_id, error)
 
     def __enter__(self) -> Self:
         """Start."""
@@ -371,8 +386,3 @@ def _names(option: str, value: Collection[str]) -> frozenset[str]:
     if not is_list or not all(isinstance(one, str) and one for one in value):
         raise OptionError(option, value, 'a list of names, such as ["5f1c09ab"]')
     return frozenset(value)
-
-
-def _check_count(option: str, value: int | None, highest: int) -> None:
-    if value is not None and not 1 <= value <= highest:
-        raise OptionError(option, value, f"between 1 and {highest:,}")

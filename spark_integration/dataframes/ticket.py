@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,4 +115,6 @@ class ServiceClient:
 def _is_gone(error: BaseException) -> bool:
     """Whether nobody listens there, or somebody else does: no use in asking again."""
     cause = error.__cause__
-    return isinstance(cause, ConnectionRefusedError) or hasattr(cause, "response")
+    # Another certificate is that of the next service, at the same port.
+    is_another = isinstance(cause, (ConnectionRefusedError, ssl.SSLCertVerificationError))
+    return is_another or hasattr(cause, "response")

@@ -19,6 +19,7 @@ from coordlog.messages import Accepted, AlreadyFinished, Fail, Fenced
 from coordlog.schemas.builtin import OperatorState
 from coordlog.spark_integration import driver_connection
 from coordlog.spark_integration.driver_connection import DriverConnection
+from coordlog.spark_integration.driver_proof import require_proof
 from coordlog.spark_integration.token import Token
 from endpoint_parts import (
     TOKEN,
@@ -122,6 +123,7 @@ def test_close_sends_what_was_sent_before_it() -> None:
 KILLED = """
 import os, signal, sys
 from coordlog.spark_integration.driver_connection import DriverConnection
+from coordlog.spark_integration.driver_proof import require_proof
 from endpoint_parts import TOKEN, register, sent
 
 task = DriverConnection(endpoint=sys.argv[1], token=TOKEN)
@@ -162,7 +164,7 @@ def test_a_wrong_token_is_told_and_not_shown() -> None:
     wrong = Token(bytes(32))
     with (
         running() as (endpoint, _),
-        pytest.raises(AttemptError, match="HTTP 401: not this driver's token") as refused,
+        pytest.raises(AttemptError, match="that this token proves; it was not sent") as refused,
         opened(endpoint.address, token=wrong),
     ):
         pass
@@ -181,9 +183,55 @@ def test_somebody_else_at_the_address_is_no_driver(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(driver_connection, "CONNECT_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(AttemptError, match="let this task not in"), opened(address):
+        with pytest.raises(AttemptError, match="cannot be reached"), opened(address):
             pass
     assert own_threads() == []
+
+
+def test_a_process_that_took_the_port_of_a_driver_never_sees_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver_connection, "CONNECT_TIMEOUT_S", 0.5)
+    seen: list[bytes] = []
+
+    def listen(listener: socket.socket) -> None:
+        while True:
+            try:
+                channel, _ = listener.accept()
+            except OSError:
+                return
+            with channel:
+                seen.append(channel.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=listen, args=(listener,))
+        thread.start()
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with pytest.raises(AttemptError, match="the token was not sent"), opened(address):
+                pass
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert seen
+    assert not [one for one in seen if TOKEN.text().encode() in one or b"Authorization" in one]
+
+
+def test_a_task_whose_connection_is_dropped_before_the_proof_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drops = [ConnectionResetError("one stranger too many")] * 2
+
+    def prove(endpoint: str, token: Token, *, timeout_s: float) -> None:
+        if drops:
+            raise drops.pop()
+        require_proof(endpoint, token, timeout_s=timeout_s)
+
+    monkeypatch.setattr(driver_connection, "require_proof", prove)
+    with running() as (endpoint, heard), opened(endpoint.address) as task:
+        task.send(register())
+        assert heard.connection_of(0)
+    assert not drops
 
 
 @pytest.mark.clause("B8")

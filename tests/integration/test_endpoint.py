@@ -17,7 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import TAKE_OVER_PROBE_S
 from coordlog.messages import AlreadyFinished, Fenced, InjectBarrier, Refused
-from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
+from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
 from coordlog.spark_integration.wire import (
     DRIVER_PATH,

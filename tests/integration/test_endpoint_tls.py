@@ -20,18 +20,22 @@ from coordlog.errors import (
     EnvironmentSetupError,
     OptionError,
     RequestUnansweredError,
+    SourceError,
 )
 from coordlog.messages import Fail
 from coordlog.requests import Requests
 from coordlog.schemas.payload import PayloadTypes
+from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration import request_coordinator
 from coordlog.spark_integration.certificate import (
     CERTIFICATE_VARIABLE,
     Certificate,
     new_certificate,
 )
+from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.endpoint import DriverHeard, Endpoint, hear_driver
+from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.endpoint import Endpoint
 from coordlog.spark_integration.token import Token
 from driver_files import write_file
 from endpoint_parts import (
@@ -45,6 +49,7 @@ from endpoint_parts import (
     sent,
     wait_for,
 )
+from reads_job import no_reader
 from request_fakes import HowMany, SoMany
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,10 +83,14 @@ def tapped(address: str) -> Generator[tuple[str, bytearray], None, None]:
                 to.sendall(data)
 
     def accept(listener: socket.socket) -> None:
-        client, _ = listener.accept()
-        server = socket.create_connection((host, int(port)))
-        for pair in ((client, server), (server, client)):
-            threading.Thread(target=pass_on, args=pair, daemon=True).start()
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection((host, int(port)))
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
@@ -274,3 +283,26 @@ def test_the_first_free_port_of_a_range_is_taken_and_a_full_range_is_named() -> 
             running(ports=range(first, first + 1)),
         ):
             pass
+
+
+def test_a_used_up_dataframe_asks_no_other_service_at_the_same_port_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a port of its own each service shows another certificate there."""
+    monkeypatch.setattr(time, "sleep", lambda _s: pytest.fail("it asks again"))
+    with encrypted() as (endpoint, _):
+        used_up = Ticket(
+            job_id="reads",
+            endpoint=endpoint.address,
+            token=Token.new(),
+            certificate=ANOTHER,
+            create_reader=no_reader,
+            schema_json="{}",
+            partitions=1,
+            splits_max=0,
+        )
+        with (
+            ServiceClient(used_up) as client,
+            pytest.raises(SourceError, match="its service does not answer"),
+        ):
+            client.ask(LookAtReads(after=-1, splits_max=0), ReadsSeen)

@@ -251,9 +251,11 @@ def test_no_token_is_sent_to_the_endpoint_of_a_driver_that_has_ended() -> None:
             old = f"ws://127.0.0.1:{stranger.getsockname()[1]}"
             end_driver_file(write_file(old, Token.new(), driver_id="d0"))
             write_file(live.address, TOKEN)
-            with pytest.raises(OptionError, match=r"its driver at .* has no file on this machine"):
+            with pytest.raises(RequestUnansweredError, match="is over: it has ended in order"):
                 ask(old)
-            with pytest.raises(RequestUnansweredError, match="the request was not sent"):
+            with pytest.raises(OptionError, match=r"its driver at .* has no file on this machine"):
+                ask(NOBODY)
+            with pytest.raises(RequestUnansweredError, match="the token was not sent"):
                 ask(old, TOKEN)
         finally:
             stranger.shutdown(socket.SHUT_RDWR)

@@ -176,7 +176,7 @@ def test_a_client_asks_over_one_connection_which_keeps_no_driver_from_ending() -
 
 
 def test_without_the_token_a_client_gets_nothing_and_nothing_is_recorded(job: RunningJob) -> None:
-    with pytest.raises(RequestUnansweredError, match="the request was not sent"):
+    with pytest.raises(RequestUnansweredError, match="the token was not sent"):
         job.ask_over(token=Token(bytes(32)))
     assert job.recorded(Kind.REQUEST) == []
     assert job.provider.said("request") == []

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from coordlog.limits import STRANGER_BYTES_MAX
+from coordlog.limits import MESSAGE_BYTES_MAX, STRANGER_BYTES_MAX
 from coordlog.spark_integration.certificate import new_certificate
-from coordlog.spark_integration.endpoint import DriverHeard, hear_driver
+from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
 from coordlog.spark_integration.strangers import Listener, Strangers
 from coordlog.spark_integration.wire import WIRE_VERSION
 from endpoint_parts import TOKEN, acked, connected, register, running, say, wait_for
@@ -220,3 +220,18 @@ def test_without_descriptors_the_listener_makes_a_pause(monkeypatch: pytest.Monk
         for _ in range(100):
             with pytest.raises(BlockingIOError):
                 listener.accept()
+
+
+def test_a_client_that_sends_pings_and_never_reads_costs_few_bytes_and_goes() -> None:
+    """The library queues an answer to each ping, read or not."""
+    frame = b"\x89\xfd" + bytes(4) + b"x" * 125
+    with running() as (endpoint, _):
+        with socket.create_connection(endpoint.listens, timeout=20) as client:
+            shown = f"Coordlog-Wire: {WIRE_VERSION}\r\nAuthorization: {TOKEN.header()}\r\n\r\n"
+            client.sendall(REQUEST + shown.encode())
+            assert client.recv(12) == b"HTTP/1.1 101"
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            many = frame * (8 * MESSAGE_BYTES_MAX // len(frame))
+            with pytest.raises(OSError, match=r"reset|pipe"):
+                client.sendall(many)
+        assert is_heard(endpoint.address)

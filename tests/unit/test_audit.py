@@ -81,7 +81,7 @@ def test_an_attempt_says_where_it_ran_and_what_it_did() -> None:
         restored_from=-1,
         started_us=BEGAN_US + 4_000,
         end=AttemptEnd.FENCED,
-        ended_us=BEGAN_US + 24_000,
+        ended_us=BEGAN_US + 23_000,
         reason="its driver, of epoch 0, is gone",
         splits_assigned=3,
         splits_finished=2,
@@ -93,6 +93,19 @@ def test_an_attempt_says_where_it_ran_and_what_it_did() -> None:
         checkpoints_acked=1,
         resets=(1,),
     )
+
+
+def test_an_attempt_of_a_killed_driver_ends_with_the_last_record_of_its_epoch() -> None:
+    """The pause until the next driver is no part of its life."""
+    one = HandHistory()
+    one.epoch()
+    one.turn(one.started((0, 0), -1, 0))
+    killed_us = one.now_us
+    one.now_us += 3 * 86_400_000_000
+    one.epoch()
+
+    (row,) = audit_of(one).attempts
+    assert (row.end, row.ended_us) == (AttemptEnd.FENCED, killed_us)
 
 
 def test_two_resets_before_the_next_attempt_are_both_its_own() -> None:

@@ -179,7 +179,7 @@ def test_attempts_are_a_table_and_a_sum() -> None:
 
     assert shown[0].split()[:3] == ["ATTEMPT", "EPOCH", "RUN"]
     assert shown[1].split() == [
-        *("0/0", "0", "0", "0", "worker-1:100", "22:13:20.004", "20", "ms", "-1", "fenced", "2/3"),
+        *("0/0", "0", "0", "0", "worker-1:100", "22:13:20.004", "19", "ms", "-1", "fenced", "2/3"),
         *("170", "0/2/0", "1", "1", "its", "driver,", "of", "epoch", "0,", "is", "gone"),
     ]
     assert shown[-1] == (

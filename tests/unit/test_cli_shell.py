@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 from rich.text import Text
 
-from coordlog.cli.console import crop
+from coordlog.cli.console import crop, lasted
 from coordlog.cli.main import main
 from coordlog.errors import SourceError
 
@@ -196,3 +196,18 @@ def test_an_output_that_takes_nothing_gives_a_status_and_no_traceback(
     )
 
     assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.25, "250 ms"),
+        (59.94, "59.9 s"),
+        (3_661, "1:01:01"),
+        (86_399, "23:59:59"),
+        (86_400, "1 d 0:00:00"),
+        (95_374_918, "1103 d 21:01:58"),
+    ],
+)
+def test_a_duration_of_days_is_shown_in_days(seconds: float, shown: str) -> None:
+    assert lasted(0, round(seconds * 1_000_000)) == shown

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSource
 
-from coordlog.errors import EnvironmentSetupError, OptionError, SourceError
+from batch_fakes import FakeSpark
+from coordlog.errors import EnvironmentSetupError, FencedError, OptionError, SourceError
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadsSeen
 from coordlog.schemas.source_events import RequestSplit
 from coordlog.spark_integration import FileSource
-from coordlog.spark_integration.dataframes import coordinated
+from coordlog.spark_integration.dataframes import coordinated, service
 from coordlog.spark_integration.dataframes.read_options import with_read_options
 from coordlog.spark_integration.dataframes.reading import _Context, _merged
+from coordlog.spark_integration.dataframes.service import CoordinatedReads
+from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
 from coordlog.spark_integration.token import Token
+from endpoint_parts import own_threads
 from reads_job import no_reader
 
 
@@ -131,19 +137,19 @@ def ticket(endpoint: str) -> Ticket:
 def test_an_option_of_a_query_that_means_nothing_is_refused_by_name(
     name: str, value: str, said: str
 ) -> None:
-    service = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
+    offered = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
 
     with pytest.raises(OptionError, match=said):
-        with_read_options(service, {"job": "reads", name: value})
+        with_read_options(offered, {"job": "reads", name: value})
 
 
 def test_options_whose_meaning_is_plain_hold_for_the_query() -> None:
-    service = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
+    offered = replace(ticket("ws://127.0.0.1:1"), locations=("in", "/data/in"))
 
-    assert with_read_options(service, {}) == service
-    for path in service.locations:
-        assert with_read_options(service, {"path": path}) == service
-    chosen = with_read_options(service, {"Partitions": "7", "splits_per_batch": "20"})
+    assert with_read_options(offered, {}) == offered
+    for path in offered.locations:
+        assert with_read_options(offered, {"path": path}) == offered
+    chosen = with_read_options(offered, {"Partitions": "7", "splits_per_batch": "20"})
     assert (chosen.partitions, chosen.splits_max) == (7, 20)
 
 
@@ -197,3 +203,70 @@ def test_a_reader_that_has_something_to_say_is_no_reader_for_queries() -> None:
 
     with pytest.raises(SourceError, match="sends ReadsSeen"):
         context.send_event(ReadsSeen(**_SEEN))
+
+
+# --- its end ----------------------------------------------------------------------------------------------------------
+
+
+class Session(FakeSpark):
+    """Notes the jobs of which it has services; raises once it is stopped."""
+
+    defaultParallelism = 2  # noqa: N815, Spark's name
+    is_stopped = False
+
+    def __init__(self) -> None:
+        super().__init__("", 0)
+        self.jobs: list[str] = []
+
+    def register(self, source: type[DataSource]) -> None:
+        if self.is_stopped:
+            raise AttributeError("'NoneType' object has no attribute '_jvm'")
+        assert issubclass(source, CoordlogDataSource)
+        self.jobs = sorted(source.tickets)
+
+
+@pytest.fixture
+def started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Session, MemoryLog], CoordinatedReads]:
+    """Starts services on a fake session; the newest takes over."""
+    for name in ("use_own_interpreter", "check_workers", "_warn_of_many_tries"):
+        monkeypatch.setattr(service, name, lambda *_arguments, **_options: None)
+    monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("a\n1\n", encoding="utf-8")
+
+    def start(session: Session, log: MemoryLog) -> CoordinatedReads:
+        source, spark = FileSource(tmp_path / "in"), cast("Any", session)
+        reads = coordinated(spark, "reads", source, log=log, take_over=True)
+        reads.start()
+        return reads
+
+    return start
+
+
+@pytest.mark.slow
+def test_a_session_that_was_stopped_in_the_block_keeps_no_service_running(
+    started: Callable[[Session, MemoryLog], CoordinatedReads],
+) -> None:
+    session = Session()
+    reads = started(session, MemoryLog("reads"))
+    session.is_stopped = True
+
+    reads.close()
+
+    assert own_threads() == []
+
+
+@pytest.mark.slow
+def test_the_end_of_a_service_takes_nothing_from_the_one_that_took_over(
+    started: Callable[[Session, MemoryLog], CoordinatedReads],
+) -> None:
+    session, log = Session(), MemoryLog("reads")
+    older, newer = started(session, log), started(session, log)
+
+    with pytest.raises(FencedError):
+        older.close()
+    assert session.jobs == ["reads"]
+    newer.close()
+    assert session.jobs == []

@@ -19,7 +19,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
 from batch_fakes import FakeSpark, MemoryTable
-from coordlog.errors import OptionError, RequestRefusedError, RequestUnansweredError, UsageError
+from coordlog.errors import (
+    OptionError,
+    RequestRefusedError,
+    RequestUnansweredError,
+    UsageError,
+)
 from coordlog.log.memory import MemoryLog
 from coordlog.projections.audit import audit_records
 from coordlog.requests import Answer
@@ -96,6 +101,17 @@ def stage(
 def intents(log: MemoryLog) -> int:
     found = audit_records(log.read(0, log.high_watermark()))
     return sum(one.record is not None and one.record.kind is Kind.COMMIT_INTENT for one in found)
+
+
+def test_a_write_after_the_end_of_its_driver_is_refused_before_a_row_is_staged(
+    service: BatchService,
+) -> None:
+    options = service.options()
+    service.close()
+
+    for make in (frame_writer, stream_writer):
+        with pytest.raises(UsageError, match="the batches of job frames has ended"):
+            make(options, SCHEMA, overwrite=False)
 
 
 def test_a_write_stages_in_tasks_and_is_committed_by_the_driver(

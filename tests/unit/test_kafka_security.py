@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,27 @@ def test_a_wrong_option_is_named_and_its_secret_is_not(
     file.write_text(content)
     with pytest.raises(OptionError) as caught:
         Security.load({}, file)
+    assert message in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": None}, "protocol is 'NoneType'"),
+        ({"sasl_password": b"s3cret"}, "sasl_password is 'bytes'"),
+        ({"ssl_check_hostname": ["s3cret"]}, "ssl_check_hostname is 'list'"),
+        ({"sasl_password": "s3cret"}, "SASL_SSL: sasl_password is given, and has no effect"),
+        ({"protocol": "SSL", "sasl_username": "ann"}, "sasl_username is given"),
+        ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL: ssl_cafile is given"),
+        ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "together with ssl_certfile"),
+    ],
+)
+def test_an_option_that_could_have_no_effect_is_refused_and_no_secret_is_shown(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        Security(**options)
     assert message in str(caught.value)
     assert "s3cret" not in str(caught.value)
 

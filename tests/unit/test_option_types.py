@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from coordlog.errors import CoordlogError, OptionError, OptionsError
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
+from coordlog.log.port import LogIdentity
 from coordlog.spark_integration.batches.database import DatabaseTable
 from coordlog.spark_integration.batches.delta import DeltaTable
 from coordlog.spark_integration.batches.exactly_once import exactly_once
@@ -146,6 +147,9 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (job, "batch", "no", "True or False"),
         (job, "on_restored", "print", "a function or None"),
         (job, "checkpoint_interval_s", "10s", "a number"),
+        (job, "log", "job.log", "a Log"),
+        (job, "log", KafkaLog, "a Log"),
+        (job, "source", FileSource, "a SourceSpec or a SourceLike or None"),
         (kafka_log, "topic", 5, "a text"),
         (kafka_log, "bootstrap_servers", ["h:1"], "a text"),
         (kafka_log, "security", {"protocol": "SSL"}, "a Security or None"),
@@ -156,10 +160,12 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (reads, "job_id", 7, "a text"),
         (reads, "source", "in", "a Readable"),
         (reads, "partitions", "4", "a whole number or None"),
+        (reads, "log", {"topic": "reads.log"}, "a Log or None"),
         (reads, "given_up", "stream", "a sequence, each a text"),
         (reads, "endpoint", "127.0.0.1", "an EndpointOptions or None"),
         (batches, "job", None, "a text"),
         (batches, "take_over", "no", "True or False"),
+        (batches, "log", 9092, "a Log or None"),
         (batches, "log_timeout_s", "60", "a number"),
         (
             batches,
@@ -181,6 +187,7 @@ def session(**options: Any) -> object:  # noqa: ANN401, as above
         (partial(pandas_transform, lambda frame: frame), "schema", "a int", "a Schema or None"),
         (writes, "job_id", b"job", "a text"),
         (writes, "instead_of", None, "a text"),
+        (writes, "log", "job.log", "a Log or None"),
         (session, "slots", "2", "a whole number"),
         (session, "log_file", 3, "a text or a path or None"),
         (session, "settings", ["a=b"], "a mapping of a text to a text or None"),
@@ -283,6 +290,34 @@ def test_all_that_is_wrong_is_said_together(
     assert len(refused.value.problems) == len(problems)
     for said, expected in zip(refused.value.problems, problems, strict=True):
         assert said.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "value", "bounds"),
+    [
+        (reads, "log_timeout_s", float("nan"), "between 1 and 86,400"),
+        (reads, "listing_timeout_s", float("inf"), "between 0 and 86,400"),
+        (reads, "snapshot_every", 0, "between 1 and 10,000,000"),
+        (batches, "log_timeout_s", -1, "between 1 and 86,400"),
+        (writes, "log_timeout_s", 0, "between 1 and 86,400"),
+        (job, "log_timeout_s", float("nan"), "between 1 and 86,400"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_its_bounds(
+    make: Callable[..., object], option: str, value: float, bounds: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        make(**{option: value})
+    assert str(refused.value) == f"{option} is {value!r}; it must be {bounds}"
+
+
+def test_a_log_is_held_to_its_type_without_asking_its_broker() -> None:
+    class Unreachable(MemoryLog):
+        @property
+        def identity(self) -> LogIdentity:
+            raise AssertionError("the broker was asked")
+
+    assert job(log=Unreachable())
 
 
 @pytest.mark.parametrize(
