@@ -19,6 +19,7 @@ __all__ = [
     "InexactError",
     "are_same_kind",
     "exact_cast",
+    "exact_caster",
     "exact_from_json",
     "exact_from_text",
     "refuse_nulls",
@@ -66,6 +67,32 @@ def exact_cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         InexactError: One has no equal there.
     """
     return _located(_cast_leaf, values, target)
+
+
+def exact_caster(source: pa.DataType, target: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """`exact_cast` for many arrays of `source`: the cast that the two types need is looked up once."""
+    if source == target:
+        return lambda values: values
+    is_plain = not any(map(_has_parts, (source, target))) and are_same_kind(source, target)
+    is_numeric = is_plain and is_number(source) and is_number(target)
+    if not is_numeric and not (is_plain and _is_safe_in_arrow(source, target)):
+        return lambda values: exact_cast(values, target)
+
+    def cast(values: pa.Array) -> pa.Array:
+        try:
+            return cast_number(values, target) if is_numeric else values.cast(target)
+        except (pa.ArrowException, ValueError, OverflowError):
+            return exact_cast(values, target)  # which names the row
+
+    return cast
+
+
+def _has_parts(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_nested(kind)
+        or pa.types.is_dictionary(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )
 
 
 def exact_from_text(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -267,8 +294,8 @@ def _cast_leaf(values: pa.Array, target: pa.DataType) -> pa.Array:
     if is_number(source):
         return _tried(source, target, lambda: cast_number(values, target))
     cast = _tried(source, target, lambda: values.cast(target))
-    if _is_text(source) or _is_binary(source) or pa.types.is_timestamp(source):
-        return cast  # of timestamps Arrow's safe casts refuse what is finer, or beyond the target
+    if _is_safe_in_arrow(source, target):
+        return cast
     # Of dates, times of day and durations that is seen from here once more.
     if not _tried(source, target, lambda: cast.cast(source)).equals(values):
         raise _Misfit(source, target, "a value would change")
@@ -291,6 +318,15 @@ def _read_leaf(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_time(target):
         return _tried(source, target, lambda: _times_of_day(values, target))
     return _tried(source, target, lambda: values.cast(target))
+
+
+def _is_safe_in_arrow(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether Arrow's own cast of these refuses each value that would change."""
+    types = pa.types
+    # Of timestamps it refuses those that are finer than the target, or beyond it.
+    is_safe = _is_text(source) or _is_binary(source) or types.is_timestamp(source)
+    # All days of 32 bits are milliseconds of 64.
+    return is_safe or (types.is_date32(source) and types.is_date64(target))
 
 
 def _times_of_day(texts: pa.Array, target: pa.DataType) -> pa.Array:

@@ -79,6 +79,12 @@ class CsvRows:
         self._compression: Compression = compression
         self._texts: frozenset[str] = frozenset()
         """Columns that are read as texts: of Arrow's own values of them, one was in doubt."""
+        self._floats = tuple(
+            (index, column.name)
+            for index, column in enumerate(schema)
+            if pa.types.is_floating(_read_type(column.type))
+        )
+        """Columns that Arrow reads as floats, if not as texts."""
         self._header_rows = 0 if options.column_names is not None else 1
         self._begins_at = 0
         self._rows = 0
@@ -130,11 +136,20 @@ class CsvRows:
                 if not doubtful:
                     raise self._error(error) from error
             else:
-                doubtful = _doubtful_floats(batch, self._schema)
+                doubtful = self._doubtful_floats(batch)
                 if not doubtful:
                     return self._typed(batch)
             self._read_as_texts(doubtful)
         return None
+
+    def _doubtful_floats(self, batch: pa.RecordBatch) -> frozenset[str]:
+        """Columns in which a whole number may have been rounded, or a number was too large."""
+        doubtful = [
+            name
+            for index, name in self._floats
+            if name not in self._texts and not _are_certain(batch.column(index))
+        ]
+        return frozenset(doubtful)
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
@@ -275,13 +290,8 @@ def number_columns(schema: pa.Schema) -> frozenset[str]:
     )
 
 
-def _doubtful_floats(batch: pa.RecordBatch, schema: pa.Schema) -> frozenset[str]:
-    """Columns in which a whole number may have been rounded, or a number was too large."""
-    return frozenset(
-        column.name
-        for values, column in zip(batch.columns, schema, strict=True)
-        if pa.types.is_floating(values.type) and not are_whole_exact(values, values.type)
-    )
+def _are_certain(floats: pa.Array) -> bool:
+    return are_whole_exact(floats, floats.type)
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -21,6 +22,9 @@ from .schema_difference import schemas_differ
 from .text_bytes import TextBytes
 
 __all__ = ["settle_csv_schema"]
+
+_FIRST_BYTES: Final = 16 * 1024
+"""What Arrow infers types of. The more, the fewer files need a second parse of the sample: about 200 rows."""
 
 
 def settle_csv_schema(
@@ -44,7 +48,7 @@ def settle_csv_schema(
     settled: pa.Schema | None = given
     first = ""
     for one in sampled:
-        found = _schema_of(files, one, options, given, block_bytes, compression)
+        found = _schema_of(files, one, options, given, settled, block_bytes, compression)
         if found is None:
             continue
         if settled is None:
@@ -73,10 +77,15 @@ def _schema_of(
     one: ListedFile,
     options: CsvOptions,
     given: pa.Schema | None,
+    settled: pa.Schema | None,
     block_bytes: int,
     compression: Compression,
 ) -> pa.Schema | None:
-    """None for a file without a row and a header."""
+    """None for a file without a row and a header; `settled` is that of the files before."""
+    if given is None:
+        quick = _quick_schema(files, one, options, settled, block_bytes, compression)
+        if quick is not None:
+            return quick
     stream = _stream(files, one, options, compression)
     try:
         if not stream.has_text():
@@ -141,27 +150,120 @@ def _exact(
     compression: Compression,
 ) -> pa.Schema:
     """`inferred`, but for columns of numbers that would not be those of the texts."""
-    numbers = [one.name for one in inferred if one.type in (pa.int64(), pa.float64())]
-    if not numbers:
+    if not any(map(_is_of_numbers, inferred.types)):
         return inferred
-    as_texts = pa.schema(
-        pa.field(one.name, pa.string() if one.name in numbers else one.type) for one in inferred
-    )
-    stream = _stream(files, one, options, compression)
-    try:
-        with open_csv(stream, options, schema=as_texts, block_bytes=block_bytes) as reader:
-            batch = next(iter(reader), None)
-    finally:
-        stream.close()
+    batch = _with_texts(files, one, options, inferred, block_bytes, compression)
     if batch is None:
         return inferred
-    return pa.schema(
-        pa.field(
-            one.name,
-            type_of_texts(batch.column(one.name), one.type) if one.name in numbers else one.type,
-        )
-        for one in inferred
-    )
+    types = [
+        type_of_texts(texts, kind) if _is_of_numbers(kind) else kind
+        for texts, kind in zip(batch.columns, inferred.types, strict=True)
+    ]
+    assert None not in types, "Arrow has found numbers in all of these texts"
+    return pa.schema(zip(inferred.names, types, strict=True))
+
+
+def _quick_schema(
+    files: InputFiles,
+    one: ListedFile,
+    options: CsvOptions,
+    settled: pa.Schema | None,
+    block_bytes: int,
+    compression: Compression,
+) -> pa.Schema | None:
+    """What `_schema_of` comes to, by one parse of the sample; None if only the long way shows it.
+
+    Arrow takes the first type, in its own order, that fits all values. Of a file's first rows that is a type
+    before that of the sample, or the same: the same, if all values of the sample fit it. Of later files numbers
+    are tried as numbers, and what is strings in a file before stays strings, whatever it is in others.
+    """
+    first: pa.Schema | None
+    try:
+        if settled is not None and all(map(_is_plain, settled.types)):
+            first = pa.schema((one.name, _integers(one.type)) for one in settled)
+        else:
+            first = _first_types(files, one, options, block_bytes, compression)
+        if first is None or len(set(first.names)) != len(first):
+            return None
+        batch = _with_texts(files, one, options, first, block_bytes, compression)
+    except (pa.ArrowInvalid, UnicodeError):
+        return None
+    if batch is None or batch.schema.names != first.names:
+        return None
+    types = [
+        _type_in_sample(values, kind)
+        for values, kind in zip(batch.columns, first.types, strict=True)
+    ]
+    return None if None in types else pa.schema(zip(first.names, types, strict=True))
+
+
+def _first_types(
+    files: InputFiles,
+    one: ListedFile,
+    options: CsvOptions,
+    block_bytes: int,
+    compression: Compression,
+) -> pa.Schema | None:
+    """Types of a file's first rows, as Arrow has them; None for a file without a row and a header."""
+    stream = _stream(files, one, options, compression)
+    try:
+        if not stream.has_text():
+            return None
+        size = min(block_bytes, _FIRST_BYTES)
+        with open_csv(stream, options, schema=None, block_bytes=size) as reader:
+            return reader.schema
+    finally:
+        stream.close()
+
+
+def _with_texts(
+    files: InputFiles,
+    one: ListedFile,
+    options: CsvOptions,
+    schema: pa.Schema,
+    block_bytes: int,
+    compression: Compression,
+) -> pa.RecordBatch | None:
+    """The sample with columns of numbers, and of nulls, as texts; None if it has no row."""
+    texts = [
+        column.name
+        for column in schema
+        if _is_of_numbers(column.type) or pa.types.is_null(column.type)
+    ]
+    stream = _stream(files, one, options, compression)
+    try:
+        with open_csv(
+            stream, options, schema=schema, block_bytes=block_bytes, texts=texts
+        ) as reader:
+            return next(iter(reader), None)
+    finally:
+        stream.close()
+
+
+def _type_in_sample(values: pa.Array, first: pa.DataType) -> pa.DataType | None:
+    """The type of a column of the sample, of which Arrow has the first values as `first`; None if unknown."""
+    if pa.types.is_null(first):
+        return first if values.null_count == len(values) else None
+    if not _is_of_numbers(first):
+        return None if pa.types.is_binary(first) else first
+    if values.null_count == len(values):
+        return pa.null()
+    found = type_of_texts(values, first)
+    # What is no integer, and is a float, is of no type between the two.
+    is_other = found is None and first == pa.int64()
+    return type_of_texts(values, pa.float64()) if is_other else found
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return kind == WIDE or _is_of_numbers(kind) or pa.types.is_string(kind)
+
+
+def _integers(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if kind == WIDE else kind
+
+
+def _is_of_numbers(kind: pa.DataType) -> bool:
+    return kind in (pa.int64(), pa.float64())
 
 
 def _whole(found: pa.DataType) -> pa.DataType:

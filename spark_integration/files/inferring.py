@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,20 +31,54 @@ _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BRACKET: Final = re.compile(r"[][{}]")
 
 
-def type_of_texts(texts: pa.Array, inferred: pa.DataType) -> pa.DataType:
-    """The type of a column of a CSV file whose texts Arrow would have as `inferred`.
+def type_of_texts(texts: pa.Array, inferred: pa.DataType) -> pa.DataType | None:
+    """The type of a column of a CSV file, of which Arrow would have some texts as `inferred`.
 
     Strings, if the numbers would be rounded, or lose zeros in front; `WIDE` for integers that do not
-    go together with floats.
+    go together with floats; None if not all are such numbers.
     """
-    trimmed = pc.call_function("utf8_trim", [texts], pc.TrimOptions(" \t"))
-    is_code = pc.call_function("match_substring_regex", [trimmed], pc.MatchSubstringOptions(_CODE))
-    if pc.call_function("any", [is_code]).as_py():
+    assert inferred in (pa.int64(), pa.float64()), "the caller has looked"
+    try:
+        numbers = exact_from_text(texts, inferred)
+    except InexactError:
+        is_rounded = inferred == pa.float64() and _are_floats(texts)
+        return pa.string() if is_rounded else None
+    if _has_code(texts):
         return pa.string()
-    if inferred == pa.float64():
-        return inferred if _are(texts, inferred) else pa.string()
-    assert inferred == pa.int64(), "the caller has looked"
-    return _of_integers(exact_from_text(texts, inferred))
+    return inferred if inferred == pa.float64() else _of_integers(numbers)
+
+
+def _are_floats(texts: pa.Array) -> bool:
+    try:
+        _trimmed(texts).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _trimmed(texts: pa.Array) -> pa.Array:
+    return pc.call_function("utf8_trim", [texts], pc.TrimOptions(" \t"))
+
+
+def _has_code(texts: pa.Array) -> bool:
+    """Whether a text matches `_CODE`, blanks in front apart."""
+    if texts.null_count:
+        texts = texts.drop_null()
+    # Regular expressions are slow: only texts that begin like a code are matched.
+    _, offsets, data = texts.buffers()
+    if not len(texts) or data is None:
+        return False
+    ends = np.frombuffer(offsets, np.int32, len(texts) + 1, 4 * texts.offset)
+    chars = np.frombuffer(data, np.uint8)
+    rows = np.flatnonzero(np.diff(ends) > 1)
+    first, second = chars[ends[rows]], chars[ends[rows] + 1]
+    is_doubtful = (first == ord("0")) & (second != ord("."))
+    is_doubtful |= (first == ord("-")) & (second == ord("0"))
+    is_doubtful |= (first == ord(" ")) | (first == ord("\t"))
+    texts = texts.take(pa.array(rows[is_doubtful]))
+    options = pc.MatchSubstringOptions(_CODE)
+    is_code = pc.call_function("match_substring_regex", [_trimmed(texts)], options)
+    return bool(pc.call_function("any", [is_code]).as_py())
 
 
 def infer_json(text: str) -> pa.Schema:
@@ -61,7 +96,7 @@ def infer_json(text: str) -> pa.Schema:
     if as_texts != inferred:
         # Arrow takes offsets off times, and makes lists that are not whole of nulls alone.
         table = read_objects(text, as_texts, "ignore")
-    rounded = {path for path, _ in inexact_numbers(text, inferred)}
+    rounded = {path for path, _ in inexact_numbers(text, table, inferred)}
     if rounded:
         inferred = _with_big_integers(text, inferred, rounded)
     return pa.schema(

@@ -63,8 +63,10 @@ def parse_json(
     if schema is None:
         return read_objects(text, None, "infer")
     table = read_objects(text, readable(schema), unexpected)
-    if not _are_whole_exact(table, schema):
-        _check_numbers(text, schema)
+    for (path, kind), error in inexact_numbers(text, table, schema).items():
+        raise ValueError(
+            f"field {path!r}: the number {error.value} is no {kind} ({error.reason})"
+        ) from error
     columns = [
         _column(column.combine_chunks(), field)
         for column, field in zip(table.columns, schema, strict=True)
@@ -95,16 +97,19 @@ def read_objects(text: str, schema: pa.Schema | None, unexpected: Unexpected) ->
     return table
 
 
-def inexact_numbers(text: str, schema: pa.Schema) -> Mapping[tuple[str, pa.DataType], InexactError]:
+def inexact_numbers(
+    text: str, table: pa.Table, schema: pa.Schema
+) -> Mapping[tuple[str, pa.DataType], InexactError]:
     """Of each float field, by its path and type, the first number that is none of the type; empty if all are.
 
     Args:
         text: Lines that are objects.
-        schema: Their fields; others are passed over.
+        table: What Arrow's reader has made of them.
+        schema: The columns of `table`, in the types that are wanted.
     """
-    kinds = _float_kinds(pa.struct(list(schema)))
-    if not kinds:
+    if _are_whole_exact(table, schema):
         return {}
+    kinds = _float_kinds(pa.struct(list(schema)))
     doubtful = [line for line in text.split("\n") if _large_number(kinds).search(line)]
     found: dict[tuple[str, pa.DataType], InexactError] = {}
     for (path, kind), texts in number_texts(doubtful, schema).items():
@@ -173,13 +178,6 @@ def _float_kinds(kind: pa.DataType) -> frozenset[pa.DataType]:
     if _is_list(kind):
         return _float_kinds(kind.value_type)
     return frozenset({kind} if pa.types.is_floating(kind) else ())
-
-
-def _check_numbers(text: str, schema: pa.Schema) -> None:
-    for (path, kind), error in inexact_numbers(text, schema).items():
-        raise ValueError(
-            f"field {path!r}: the number {error.value} is no {kind} ({error.reason})"
-        ) from error
 
 
 def _column(values: pa.Array, field: pa.Field) -> pa.Array:

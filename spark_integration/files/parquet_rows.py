@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast, refuse_nulls
+from coordlog.spark_integration.exact_cast import InexactError, exact_caster, refuse_nulls
 
 from .listing import InputFiles, ListedFile, SeenFile
 from .payloads import FileSplit
 from .schema_difference import schemas_differ
+
+_Cast = Callable[[pa.Array], pa.Array]
 
 __all__ = ["ParquetRows", "parquet_row_groups", "settle_parquet_schema"]
 
@@ -57,7 +59,10 @@ class ParquetRows:
         self._path, self._schema = split.path, schema
         self._parquet = _open(files, split)
         try:
-            _check_settled(split.path, "settled before", self._parquet, schema, is_given=is_given)
+            found = _check_settled(
+                split.path, "settled before", self._parquet, schema, is_given=is_given
+            )
+            self._casts = _casts_of(split.path, found, schema)
         except SourceError:
             self._parquet.close(force=True)
             raise
@@ -73,7 +78,9 @@ class ParquetRows:
         self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
         groups = range(first, end)
         self._batches: Iterator[pa.RecordBatch] = (
-            self._parquet.iter_batches(batch_rows, row_groups=groups, use_threads=False)
+            self._parquet.iter_batches(
+                batch_rows, row_groups=groups, columns=schema.names, use_threads=False
+            )
             if groups
             else iter(())
         )
@@ -89,7 +96,7 @@ class ParquetRows:
         if batch is None:
             return None
         row, self._row = self._row, self._row + batch.num_rows
-        return _conform(self._path, batch, self._schema, row)
+        return _conform(self._path, batch, self._schema, self._casts, row)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -122,7 +129,7 @@ def settle_parquet_schema(
         finally:
             parquet.close(force=True)
         settled = found if settled is None else settled
-        _conform(one.path, _no_rows(found), settled, 1)
+        _conform(one.path, _no_rows(found), settled, _casts_of(one.path, found, settled), 1)
     assert settled is not None, "a listing has at least one file"
     return settled
 
@@ -196,27 +203,38 @@ def _check_settled(
     return found
 
 
-def _conform(path: str, batch: pa.RecordBatch, schema: pa.Schema, row: int) -> pa.RecordBatch:
-    """The columns of `schema`, cast exactly; `row` is the batch's first in its file, from 1."""
-    columns: list[pa.Array] = []
+def _casts_of(path: str, found: pa.Schema, schema: pa.Schema) -> Sequence[_Cast]:
+    """The cast of each column of `schema`, of which `found` must have exactly one."""
+    casts: list[_Cast] = []
     for column in schema:
-        indices = batch.schema.get_all_field_indices(column.name)
+        indices = found.get_all_field_indices(column.name)
         if len(indices) != 1:
             raise SourceError(
                 path,
                 f"it has {len(indices) or 'no'} column{'s' if indices else ''} {column.name!r}; its "
-                f"columns are {batch.schema.names}",
+                f"columns are {found.names}",
                 "give a schema of columns that all files have (`schema=`)",
             )
+        casts.append(exact_caster(found.field(indices[0]).type, column.type))
+    return casts
+
+
+def _conform(
+    path: str, batch: pa.RecordBatch, schema: pa.Schema, casts: Sequence[_Cast], row: int
+) -> pa.RecordBatch:
+    """The columns of `schema`, cast exactly; `row` is the batch's first in its file, from 1."""
+    columns: list[pa.Array] = []
+    for name, cast in zip(schema.names, casts, strict=True):
+        values = batch.column(name)
         try:
-            cast = exact_cast(batch.column(indices[0]), column.type)
-            columns.append(refuse_nulls(cast, column))
+            columns.append(refuse_nulls(cast(values), schema.field(name)))
         except InexactError as error:
             place = "" if error.row is None else f"row {row + error.row}, "
+            target = schema.field(name)
             raise SourceError(
                 path,
-                f"{place}column {column.name!r} is of type {batch.column(indices[0]).type}, not "
-                f"{column.type}{'' if column.nullable else ' not null'}: {error}",
+                f"{place}column {name!r} is of type {values.type}, not "
+                f"{target.type}{'' if target.nullable else ' not null'}: {error}",
                 "give the column a type that holds the values of all files (`schema=`), and cast it "
                 "in a transform",
             ) from error

@@ -164,7 +164,9 @@ def test_a_wrong_token_is_told_and_not_shown() -> None:
     wrong = Token(bytes(32))
     with (
         running() as (endpoint, _),
-        pytest.raises(AttemptError, match="that this token proves; the token was not sent") as refused,
+        pytest.raises(
+            AttemptError, match="that this token proves; the token was not sent"
+        ) as refused,
         opened(endpoint.address, token=wrong),
     ):
         pass
