@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from coordlog.errors import EnvironmentSetupError
@@ -161,6 +163,7 @@ class Endpoint:
         self._actions: deque[Callable[[], None]] = deque()
         self._is_posted = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._channels: weakref.WeakSet[GuardedConnection] = weakref.WeakSet()
         self._stopping = asyncio.Event()
         self._is_stopped = False
         self._socket: Listener | None = None
@@ -337,6 +340,10 @@ class Endpoint:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECTION_CLOSE_S):
                 await server.wait_closed()
+        for channel in self._channels:  # one whose close has not come to its end
+            if channel.state is not State.CLOSED:
+                channel.transport.abort()
+        await asyncio.sleep(0)  # an abort takes effect in the next pass of the loop
 
     # --- handshake --------------------------------------------------------------------------------
     def _guarded(
@@ -346,6 +353,7 @@ class Endpoint:
         **options: Any,  # noqa: ANN401, the library's own
     ) -> GuardedConnection:
         connection = GuardedConnection(protocol, server, **options)
+        self._channels.add(connection)
         connection.on_refused = lambda channel, why: self._tell_refused(peer_of(channel), why)
         return connection
 

@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 from coordlog.adopting import adopt
 from coordlog.cli.exits import Exit
 from coordlog.cli.main import main
-from coordlog.errors import FencedError, OutOfRangeError, RestoreError, TopicError
+from coordlog.errors import FencedError, RestoreError, TopicError
 from coordlog.log.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.protocol import Place
@@ -193,10 +193,11 @@ def test_no_driver_is_in_force_beside_the_copy_of_a_pruned_history(broker: Embed
     target.create()
     try:
         done = adopt(job.log, target, "job")
-        with pytest.raises(OutOfRangeError):
+        with pytest.raises(FencedError) as later:
             start_driver(target, "later", place=empty)
 
         assert [(one.epoch, one.epoch_in_force) for one in refused] == [(0, 0)]
+        assert (later.value.epoch, later.value.epoch_in_force) == (0, 1)
         assert (done.epoch, target.start_offset()) == (1, 1)
         stored = audit_records(target.read(1, target.high_watermark()))
         end = len(job.log.records) + 1
