@@ -253,7 +253,7 @@ def test_what_a_driver_keeps_behind_the_failure_of_its_job_is_not_left_over(
     assert use.of(FileUse.LEFT_OVER) == ()
 
 
-@pytest.mark.may_fail
+@pytest.mark.may_fail("scripted")
 @pytest.mark.clause("A6")
 def test_a_result_that_comes_behind_the_end_is_neither_kept_nor_missed_by_the_next_start(
     store: PayloadStore, options: PayloadOptions

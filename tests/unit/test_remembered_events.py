@@ -75,7 +75,7 @@ def test_events_are_remembered_up_to_a_bound_without_any_checkpoint(*, is_batch:
 
 
 @pytest.mark.clause("D5")
-@pytest.mark.may_fail
+@pytest.mark.may_fail("its machine is gone")
 @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
 def test_a_failover_that_cannot_say_what_it_loses_is_a_global_one(*, is_batch: bool) -> None:
     provider = NotingProvider()
