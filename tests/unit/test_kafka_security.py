@@ -123,10 +123,10 @@ def test_a_wrong_option_is_named_and_its_secret_is_not(
         ({"protocol": None}, "protocol is 'NoneType'"),
         ({"sasl_password": b"s3cret"}, "sasl_password is 'bytes'"),
         ({"ssl_check_hostname": ["s3cret"]}, "ssl_check_hostname is 'list'"),
-        ({"sasl_password": "s3cret"}, "SASL_SSL: sasl_password is given, and has no effect"),
+        ({"sasl_password": "s3cret"}, "SASL_SSL if sasl_password is given: it does nothing here"),
         ({"protocol": "SSL", "sasl_username": "ann"}, "sasl_username is given"),
-        ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL: ssl_cafile is given"),
-        ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "together with ssl_certfile"),
+        ({"ssl_cafile": "ca.pem"}, "SSL or SASL_SSL if ssl_cafile is given"),
+        ({"protocol": "SSL", "ssl_keyfile": "key.pem"}, "given together with ssl_keyfile"),
     ],
 )
 def test_an_option_that_could_have_no_effect_is_refused_and_no_secret_is_shown(
