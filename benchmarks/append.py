@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from kafka import KafkaProducer
 
+from coordlog.log.append_protocol import Place
 from coordlog.log.appender import Appender, take_over
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.kafka.writer import PRODUCER_OPTIONS
-from coordlog.log.port import UnstoredRecord
-from coordlog.log.protocol import Place
-from coordlog.schemas.counting import NOTHING_COUNTED
 from coordlog.schemas.header import HEADER_NAME
+from coordlog.schemas.validity import NOTHING_COUNTED
 
 from .records import JOB, encoded, epoch_started
 from .results import Row

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 
 __all__ = ["broker", "broker_option", "output_option"]
 

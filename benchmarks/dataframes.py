@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 from coordlog.spark_integration import FileSource, query_session
 from coordlog.spark_integration.dataframes import coordinated
 

@@ -20,13 +20,13 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.spark_integration.batches.exactly_once import exactly_once
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.sinks import Batch
-from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.session import local_session
 
 from .results import Row, show, write

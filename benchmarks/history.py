@@ -21,14 +21,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import from_avro
 from rich.console import Console
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import UnstoredRecord
 from coordlog.schemas.codec import ENVELOPE_SCHEMA
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import history, history_session
-from coordlog.spark_integration.history_frames import CONSUMER_OPTIONS
+from coordlog.spark_integration.history_frames.frames import CONSUMER_OPTIONS
 
 from .command import output_option
 from .made_history import Order, Report

@@ -22,7 +22,7 @@ from pyarrow import csv
 from pyarrow import dataset as datasets_of
 from rich.console import Console
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 
 from .results import Row, show, write
 

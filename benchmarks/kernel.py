@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     AttemptRegistered,
     EventAckArrived,
@@ -22,9 +22,9 @@ from coordlog.kernel.inputs import (
     Start,
 )
 from coordlog.kernel.step import act, step
-from coordlog.projections.job import JobProjection
-from coordlog.projections.state import JobState
-from coordlog.restore import projection_of
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import JobState
+from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from coordlog.log.port import UnstoredRecord
-from coordlog.runtime import to_unstored
-from coordlog.schemas.builtin import CheckpointMetadata
+from coordlog.log.interface import UnstoredRecord
+from coordlog.runtime.runtime import to_unstored
+from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record

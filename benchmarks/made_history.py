@@ -4,17 +4,17 @@
 
 from collections.abc import Sequence
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.log.port import UnstoredRecord
+from coordlog.api.operator import Poll, PollStatus, SourceReader
+from coordlog.log.interface import UnstoredRecord
 from coordlog.schemas.payload import Payload, event
-from coordlog.subtask import Poll, PollStatus, SourceReader
 from coordlog.testing import HandDrivenJob
 
 __all__ = ["Order", "Report", "benchmark_chain", "make_history"]

@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, KafkaLog, ParquetSink, local_session
 

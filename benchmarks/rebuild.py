@@ -10,10 +10,10 @@ from typing import Final
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.kafka.reader import CONSUMER_OPTIONS
-from coordlog.log.port import UnstoredRecord
-from coordlog.restore import projection_of, rebuild
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.codec import ENVELOPE_SCHEMA, Avro
 
 from .made_history import benchmark_chain, make_history

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordlog.log.port import UnstoredRecord
+from coordlog.log.interface import UnstoredRecord
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Kind, Record, record_key

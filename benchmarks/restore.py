@@ -32,19 +32,19 @@ from rich.table import Table
 from coordlog.limits import SNAPSHOT_EVERY_RECORDS
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.job import JobProjection
-from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec
-from coordlog.projections.split_table import Assigned, Finished, SplitTable, WithEnumerator
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import SPLITS
-from coordlog.projections.state import JobState
-from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import JobState
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec
+from coordlog.projections.snapshot.splits_codec import SPLITS
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import Assigned, Finished, SplitTable, WithEnumerator
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.files.payloads import FileSplit
-from coordlog.spark_integration.files.split_bytes import encode_schema, encode_split
+from coordlog.spark_integration.files.source.split_bytes import encode_schema, encode_split
 
 from .command import broker, broker_option, output_option
 from .long_history import LongHistory

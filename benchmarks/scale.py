@@ -27,29 +27,29 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
 )
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.errors import CoordlogError
 from coordlog.log.memory import MemoryLog
-from coordlog.mailbox import Mailbox
 from coordlog.messages import AckCheckpoint, DownMessage, InjectBarrier, Register
-from coordlog.outside import Connections, Stage
-from coordlog.projections.state import JobState
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import AttemptSnapshot, OperatorState
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.runtime.ports import Connections, Stage
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.certificate import Certificate, new_certificate
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.spark_integration.token import Token
-from coordlog.subtask import Poll, PollStatus, SourceReader
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
+from coordlog.spark_integration.wire.certificate import Certificate, new_certificate
+from coordlog.spark_integration.wire.token import Token
 
 RESULTS: Final = Path(__file__).parent / "scale.json"
 _JOB: Final = "scale"

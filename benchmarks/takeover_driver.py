@@ -13,15 +13,15 @@ BEGAN_S = time.monotonic()
 """Before anything else is imported: the clock is the machine's, so that the parent can compare."""
 
 # Imports are a part of what is measured.
-from coordlog.log.kafka import KafkaLog  # noqa: E402
-from coordlog.log.port import (  # noqa: E402
+from coordlog.log.interface import (  # noqa: E402
     Log,
     LogIdentity,
     LogWriter,
     StoredRecord,
     UnstoredRecord,
 )
-from coordlog.restore import Restored  # noqa: E402
+from coordlog.log.kafka import KafkaLog  # noqa: E402
+from coordlog.restore.rebuild import Restored  # noqa: E402
 from coordlog.schemas.record import Kind, Record  # noqa: E402
 from coordlog.spark_integration import FileSource, Job, ParquetSink, local_session  # noqa: E402
 

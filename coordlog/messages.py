@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordlog.schemas.builtin import AttemptSnapshot, OperatorState, SplitFinished
+from coordlog.schemas.builtin_types import AttemptSnapshot, OperatorState, SplitFinished
 
 __all__ = [
     "Accepted",

@@ -31,8 +31,8 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # this runs as a file; its parts are a package
 
+from coordlog.log.broker.shared import ensure_shared_broker
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.shared_broker import ensure_shared_broker
 from coordlog.schemas.record import Kind
 from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind, open_log
 from examples.demo_parts.processes import WrongProcessError

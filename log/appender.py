@@ -28,12 +28,11 @@ from coordlog.limits import (
     READ_STALL_S,
     WRITER_CLOSE_TIMEOUT_S,
 )
-from coordlog.schemas.counting import Counting, Verdict, count
+from coordlog.log import append_protocol as protocol
+from coordlog.log.append_protocol import Place
+from coordlog.log.interface import Log, LogWriter, StoredRecord, UnstoredRecord
 from coordlog.schemas.record import Kind
-
-from . import protocol
-from .port import Log, LogWriter, StoredRecord, UnstoredRecord
-from .protocol import Place
+from coordlog.schemas.validity import Counting, Verdict, count
 
 __all__ = ["Appender", "Patience", "Place", "take_over"]
 

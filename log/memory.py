@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from coordlog.errors import AppendRefusedError, LogUnavailableError, OutOfRangeError
-
-from .port import LogIdentity, LogWriter, StoredRecord, UnstoredRecord
+from coordlog.log.interface import LogIdentity, LogWriter, StoredRecord, UnstoredRecord
 
 __all__ = [
     "Fail",

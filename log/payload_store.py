@@ -28,12 +28,11 @@ from coordlog.errors import (
     PayloadStoreUnreachableError,
 )
 from coordlog.limits import PAYLOAD_CALL_S, PAYLOAD_LISTING_S, STORED_PAYLOAD_BYTES_MAX
-from coordlog.schemas.stored import PayloadAddress, is_path
-
-from .answering import answered
-from .credentials import refuse_credentials
-from .job_id import check_job_id
-from .on_disk import make_folders, sync_path
+from coordlog.log.credentials import refuse_credentials
+from coordlog.log.job_id import check_job_id
+from coordlog.log.local.call_timeout import answered
+from coordlog.log.local.fsync import make_folders, sync_path
+from coordlog.schemas.payload_address import PayloadAddress, is_path
 
 __all__ = [
     "KeptPayload",

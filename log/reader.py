@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordlog.schemas.counting import NOTHING_COUNTED, Counted, Counting, counted_turns
-
-from .port import Log, StoredRecord
+from coordlog.log.interface import Log, StoredRecord
+from coordlog.schemas.validity import NOTHING_COUNTED, Counted, Counting, counted_turns
 
 __all__ = ["read_counted"]
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .builtin import CheckpointMetadata, CheckpointMetadataV1, CheckpointMetadataV2
-from .payload import Payload, payload_type_of
+from coordlog.schemas.builtin_types import (
+    CheckpointMetadata,
+    CheckpointMetadataV1,
+    CheckpointMetadataV2,
+)
+from coordlog.schemas.payload import Payload, payload_type_of
 
 __all__ = ["ReadMetadata", "UnknownMetadataError", "is_metadata", "read_metadata"]
 

@@ -11,9 +11,8 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from coordlog.errors import RecordError
-
-from .header import Header, decode_header
-from .record import Kind, Record
+from coordlog.schemas.header import Header, decode_header
+from coordlog.schemas.record import Kind, Record
 
 __all__ = [
     "ENVELOPE_FINGERPRINT",

@@ -20,10 +20,9 @@ from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 from dataclasses_avroschema import AvroModel
 
 from coordlog.errors import PayloadLostError, PayloadTypeError
-
-from .codec import Avro, Plain, avro_fingerprint
-from .secret import Guard, guards_of
-from .stored import address_in, plain
+from coordlog.schemas.codec import Avro, Plain, avro_fingerprint
+from coordlog.schemas.payload_address import address_in, plain
+from coordlog.schemas.secret_fields import Guard, guards_of
 
 __all__ = [
     "Payload",

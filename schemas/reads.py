@@ -2,8 +2,8 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from .payload import Payload, fact, payload, request, response
-from .source_events import Split
+from coordlog.schemas.payload import Payload, fact, payload, request, response
+from coordlog.schemas.source_events import Split
 
 __all__ = [
     "CommitRead",

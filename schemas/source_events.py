@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from .payload import Payload, event, fact, payload
+from coordlog.schemas.payload import Payload, event, fact, payload
 
 __all__ = ["AddSplits", "NoMoreSplits", "RequestSplit", "Split", "SplitsDiscovered"]
 

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from .payload import Payload, fact
+from coordlog.schemas.payload import Payload, fact
 
 __all__ = ["EnumeratorState", "ListingFailed", "ListingStarted", "SplitsWithdrawn"]
 

@@ -1,4 +1,4 @@
-"""Writes log/jars.lock anew, after a change of the roots below.
+"""Writes log/broker/jars.lock anew, after a change of the roots below.
 
     .venv/bin/python scripts/lock_jars.py
 
@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from coordlog.log.jar_lock import LOCK_PATH, Jar, JarSet, format_lock
-from coordlog.log.jars import fetch_with_ivy
-from coordlog.log.java import find_java, pyspark_jars
+from coordlog.log.broker.jar_lock import LOCK_PATH, Jar, JarSet, format_lock
+from coordlog.log.broker.jars import fetch_with_ivy
+from coordlog.log.broker.java import find_java, pyspark_jars
 
 BROKER: Final = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 

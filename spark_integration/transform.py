@@ -9,10 +9,10 @@ from typing import cast
 import pandas as pd
 import pyarrow as pa
 
-from coordlog.chain import OperatorSpec
+from coordlog.api.chain import OperatorSpec
+from coordlog.api.operator import Operator
 from coordlog.errors import UsageError
 from coordlog.option_types import check_types
-from coordlog.subtask import Operator
 
 __all__ = [
     "PandasFunction",

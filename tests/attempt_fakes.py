@@ -9,21 +9,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from coordlog.attempt import AttemptRunner
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.messages import (
-    Accepted,
-    Complete,
-    DeliverEvent,
-    DownMessage,
-    Fenced,
-    UpMessage,
-)
-from coordlog.schemas.builtin import OperatorState
-from coordlog.schemas.payload import Payload, event, payload_type_of
-from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered
-from coordlog.subtask import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.operator import (
     FinishedSplit,
     Operator,
     OperatorContext,
@@ -33,6 +20,19 @@ from coordlog.subtask import (
     SourceReader,
     Waiting,
 )
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.messages import (
+    Accepted,
+    Complete,
+    DeliverEvent,
+    DownMessage,
+    Fenced,
+    UpMessage,
+)
+from coordlog.schemas.builtin_types import OperatorState
+from coordlog.schemas.payload import Payload, event, payload_type_of
+from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered
+from coordlog.task.attempt import AttemptRunner
 
 
 @event("test.note", version=1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 
 __all__ = ["broker"]
 

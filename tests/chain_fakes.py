@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from coordlog.api.operator import FinishedSplit, PollStatus, SourceReader
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.subtask import FinishedSplit, PollStatus, SourceReader
 
 
 @dataclass(kw_only=True)

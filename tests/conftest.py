@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 
 from contract_table import contract_ids, unknown_marks
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from old_brokers import BROKERS, holds, older_brokers
 
 _IS_CI: Final = bool(os.environ.get("CI"))

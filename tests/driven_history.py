@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.api.chain import Chain
+from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordlog.log.processes import Process
-from coordlog.spark_integration.certificate import Certificate
-from coordlog.spark_integration.driver_file import DriverFile, driver_files, write_driver_file
-from coordlog.spark_integration.machine import Machine
-from coordlog.spark_integration.token import Token
+from coordlog.log.local.processes import Process
+from coordlog.spark_integration.driver.driver_file import (
+    DriverFile,
+    driver_files,
+    write_driver_file,
+)
+from coordlog.spark_integration.driver.machine import Machine
+from coordlog.spark_integration.wire.certificate import Certificate
+from coordlog.spark_integration.wire.token import Token
 
 __all__ = ["ENDED_PROCESS", "file_of", "token_of", "write_file"]
 

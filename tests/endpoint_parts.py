@@ -11,11 +11,17 @@ from typing import Any, Final, TypeVar
 
 from websockets.sync.client import ClientConnection, connect
 
-from coordlog.mailbox import Mailbox
 from coordlog.messages import AckEvent, DeliverEvent, Register, SendEvent, UpMessage
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import WIRE_VERSION, Heartbeat, WireMessage, decode, encode
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.wire.messages import (
+    WIRE_VERSION,
+    Heartbeat,
+    WireMessage,
+    decode,
+    encode,
+)
+from coordlog.spark_integration.wire.token import Token
 from coordlog.testing.in_memory import InMemorySurroundings
 
 T = TypeVar("T")

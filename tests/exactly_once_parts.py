@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
@@ -18,9 +18,7 @@ from coordlog.coordinator import (
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.errors import AttemptNotRunningError, ClosedError, WrongThreadError
-from coordlog.schemas.payload import Payload, event, payload
-from coordlog.subtask import (
+from coordlog.api.operator import (
     Operator,
     OperatorContext,
     Poll,
@@ -28,6 +26,8 @@ from coordlog.subtask import (
     Snapshot,
     SourceReader,
 )
+from coordlog.errors import AttemptNotRunningError, ClosedError, WrongThreadError
+from coordlog.schemas.payload import Payload, event, payload
 
 QUESTION = 100
 

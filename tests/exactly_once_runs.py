@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.log.port import Log
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.log.interface import Log
 from coordlog.messages import AckCheckpoint, DownMessage, UpMessage
 from coordlog.messages import AckEvent as AckMessage
 from coordlog.messages import DeliverEvent as EventMessage

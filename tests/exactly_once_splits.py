@@ -10,10 +10,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
-from coordlog.subtask import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.operator import (
     FinishedSplit,
     Operator,
     OperatorContext,
@@ -22,6 +20,8 @@ from coordlog.subtask import (
     Snapshot,
     SourceReader,
 )
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
 from exactly_once_parts import Book, NotExactlyOnceError, ScriptedError
 from exactly_once_runs import Faulty
 from exactly_once_world import Weather, World

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
-from coordlog.attempt import AttemptRunner, StepStatus
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import FencedAttemptError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
+from coordlog.log.interface import Log, LogIdentity
 from coordlog.log.memory import MemoryLog, Unknown
-from coordlog.log.port import Log, LogIdentity
 from coordlog.messages import (
     Accepted,
     AckCheckpoint,
@@ -29,9 +28,10 @@ from coordlog.messages import (
     Refused,
     UpMessage,
 )
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.task.attempt import AttemptRunner, StepStatus
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from exactly_once_parts import Book, Link, NotExactlyOnceError, ScriptedError
 
 Span = tuple[float, float]

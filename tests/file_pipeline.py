@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobResult
+from coordlog.api.chain import Chain
+from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
-from coordlog.restore import Restored
-from coordlog.runtime import RuntimeOptions
+from coordlog.restore.rebuild import Restored
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import TransformFunction, transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 

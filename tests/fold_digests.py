@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from coordlog.chain import Chain
-from coordlog.log.port import StoredRecord
-from coordlog.restore import Rebuild, projection_of
+from coordlog.api.chain import Chain
+from coordlog.log.interface import StoredRecord
+from coordlog.restore.rebuild import Rebuild, projection_of
 from state_digest import digest
 from sweep_runs import RUNS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from coordlog.log.port import UnstoredRecord
-from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished, SplitSkipped
+from coordlog.log.interface import UnstoredRecord
+from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished, SplitSkipped
 from coordlog.schemas.codec import encode_record, header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.payload import Payload, payload_type_of

@@ -14,10 +14,10 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
 from chain_fakes import FakeContext
+from coordlog.api.operator import FinishedSplit, PollStatus, SourceReader
 from coordlog.schemas.source_events import Split
 from coordlog.spark_integration.kafka.payloads import KafkaListing
 from coordlog.spark_integration.kafka.source import KafkaSource
-from coordlog.subtask import FinishedSplit, PollStatus, SourceReader
 
 WAIT_S = 60.0
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
@@ -16,16 +16,16 @@ from coordlog.coordinator import (
     Sink,
     SubtaskGateway,
 )
-from coordlog.log.copying import to_append
+from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
+from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord
 from coordlog.messages import DeliverEvent, InjectBarrier
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.subtask import Operator, Poll, PollStatus, SourceReader
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 
 
 @event("test.up", version=1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coordlog.log.append_protocol import Place
 from coordlog.log.appender import Appender, Patience, take_over
-from coordlog.log.port import Log, StoredRecord, UnstoredRecord
-from coordlog.log.protocol import Place
+from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
 from coordlog.log.reader import read_counted
 from coordlog.schemas.codec import encode_record, header_of
-from coordlog.schemas.counting import NOTHING_COUNTED, count
 from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.validity import NOTHING_COUNTED, count
 
 JOB = "ingest"
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.schemas.builtin_types import AttemptSnapshot, Committable, OperatorState
 from coordlog.schemas.payload import Payload, event, fact, payload
 from coordlog.schemas.record import Kind, Record
 

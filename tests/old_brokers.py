@@ -20,16 +20,18 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
-from coordlog.log import broker_folder, broker_limits, broker_process
-from coordlog.log.broker_folder import SETTINGS_FILE, cluster_id, new_cluster_id
-from coordlog.log.broker_process import is_free
-from coordlog.log.broker_state import DATA_FOLDER, HOST
-from coordlog.log.environment_errors import JarsError
-from coordlog.log.file_lock import file_lock
-from coordlog.log.jar_lock import Jar, fingerprint
-from coordlog.log.jars import fetch_with_ivy, install
-from coordlog.log.java import find_java
-from coordlog.log.user_folders import cache_folder, private_folder
+from coordlog.log.broker import folder as broker_folder
+from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker import process as broker_process
+from coordlog.log.broker.folder import SETTINGS_FILE, cluster_id, new_cluster_id
+from coordlog.log.broker.jar_lock import Jar, fingerprint
+from coordlog.log.broker.jars import fetch_with_ivy, install
+from coordlog.log.broker.java import find_java
+from coordlog.log.broker.process import is_free
+from coordlog.log.broker.state import DATA_FOLDER, HOST
+from coordlog.log.local.environment_errors import JarsError
+from coordlog.log.local.file_lock import file_lock
+from coordlog.log.local.paths import cache_folder, private_folder
 
 __all__ = ["BROKERS", "holds", "older_brokers"]
 

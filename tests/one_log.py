@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
+from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
 
 __all__ = ["OneLog", "checkpoint_command", "shown"]
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from coordlog.cli.config_names import (
+from coordlog.cli.config.names import (
     SETTINGS,
     CommandPath,
     commands_below,

@@ -11,17 +11,15 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from coordlog.chain import OperatorSpec, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import OperatorSpec, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.schemas.payload import Payload, event
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits
-from coordlog.subtask import (
+from coordlog.api.operator import (
     Operator,
     OperatorContext,
     Poll,
@@ -29,6 +27,8 @@ from coordlog.subtask import (
     Snapshot,
     SourceReader,
 )
+from coordlog.schemas.payload import Payload, event
+from coordlog.schemas.source_events import AddSplits, NoMoreSplits
 
 __all__ = ["MODEL", "Heard", "digest", "links"]
 

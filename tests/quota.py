@@ -9,8 +9,8 @@ from typing import Any
 
 from immutables import Map
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import CoordinatorContext, SubtaskGateway
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, SubtaskGateway
 from coordlog.coordinators import (
     CoordinatorProvider,
     DerivedCodec,
@@ -20,7 +20,7 @@ from coordlog.coordinators import (
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.schemas.payload import Payload, event
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import IdleReader
 
 

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinators.reads import CoordinatedSource, ReadsProvider
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.operator import SourceReader
+from coordlog.coordinators.query_source import CoordinatedSource, ReadsProvider
 from coordlog.errors import SourceError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.reads import ReadsState
+from coordlog.projections.splits.query_reads import ReadsState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.reads import (
     CommitRead,
@@ -26,8 +27,7 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.subtask import SourceReader
-from coordlog.testing.by_hand import FakeRequest, HandDrivenJob
+from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
 
 P = TypeVar("P", bound=Payload)
 

@@ -17,16 +17,16 @@ from typing import Final
 
 import pyarrow as pa
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver
-from coordlog.log.copying import to_append
-from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.api.chain import Chain
+from coordlog.log.copy import to_append
+from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, field
 
-from coordlog.coordinator import CoordinatorContext
+from coordlog.api.coordinator import CoordinatorContext
 from coordlog.schemas.payload import Payload, request, response
 from kernel_fakes import TYPES, Noting, NotingProvider
 

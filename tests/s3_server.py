@@ -17,8 +17,8 @@ from moto.s3.exceptions import NoSuchUpload
 from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 
-from coordlog.spark_integration.files import s3_client
-from coordlog.spark_integration.files.s3_client import S3Client, make_client
+from coordlog.spark_integration.files.store import s3_client
+from coordlog.spark_integration.files.store.s3_client import S3Client, make_client
 
 __all__ = ["S3Server", "s3_server", "s3_store"]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import DeliverEvent
 from coordlog.schemas.payload import Payload
-from coordlog.subtask import Poll, PollStatus, SourceReader
 from coordlog.testing import HandDrivenJob
 from secret_payloads import SEALED, Login, Logins
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from coordlog.schemas.payload import Payload, event, fact
-from coordlog.schemas.secret import REDACTED
+from coordlog.schemas.secret_fields import REDACTED
 from coordlog.secret_fields import Encrypted
 
 SEALED = Encrypted()

@@ -26,9 +26,9 @@ from kafka.admin import (
     UserScramCredentialUpsertion,  # pyright: ignore[reportAttributeAccessIssue]  # as above
 )
 
-from coordlog.log import broker_limits
-from coordlog.log.broker_process import is_free
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.process import is_free
 from coordlog.log.kafka import Security
 from coordlog.log.kafka.topic import Durability, settings_to_create
 

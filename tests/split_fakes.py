@@ -5,11 +5,18 @@
 
 from collections.abc import Callable, Sequence
 
-from coordlog.chain import Chain, SourceSpec
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.messages import DeliverEvent
-from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState, WithEnumerator
+from coordlog.projections.splits.fold import (
+    Assigned,
+    Finished,
+    Skipped,
+    SplitsState,
+    WithEnumerator,
+)
 from coordlog.schemas.payload import Payload, event
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -18,8 +25,7 @@ from coordlog.schemas.source_events import (
     Split,
     SplitsDiscovered,
 )
-from coordlog.subtask import Poll, PollStatus, SourceReader
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 
 NO_MORE = "no more"
 

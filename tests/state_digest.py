@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coordlog.projections.state import JobState
-from coordlog.restore import projection_of
+from coordlog.projections.job.state import JobState
+from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.codec import decode_record
 from kernel_fakes import HANDLED, NotingProvider, chain_of
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import CommittableOf
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import CommittableOf
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
 from coordlog.log.reader import read_counted
 from coordlog.messages import (
     AckCheckpoint,
@@ -30,13 +30,13 @@ from coordlog.messages import (
     SendEvent,
     UpMessage,
 )
-from coordlog.projections.splits import Finished, SplitsState
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import Phase
+from coordlog.projections.splits.fold import Finished, SplitsState
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, RequestSplit
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import IdleOperator, IdleReader
 from machine_fakes import CountingProvider, Kept, Row, Rows, RowsSink, Work, kept_in
 from split_fakes import listing

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordlog.projections.payload_json import Json, on_one_line, to_json
-from coordlog.projections.table_columns import Columns, ColumnType, ListOf
+from coordlog.projections.tables.columns import Columns, ColumnType, ListOf
+from coordlog.projections.tables.payload_json import Json, on_one_line, to_json
 
 __all__ = [
     "Column",

@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coordlog.cli.living import DriverFold
+from coordlog.cli.log_access import Logs
+from coordlog.cli.reading import opened
 from coordlog.errors import CoordlogError
-from coordlog.projections.audit import audit_records
-from coordlog.projections.progress import JobEnd, Progress, ProgressFold
-from coordlog.spark_integration.liveness import Liveness, NamedDriver, driver_liveness
-
-from .living import DriverFold
-from .logs import Logs
-from .reading import opened
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.progress import JobEnd, Progress, ProgressFold
+from coordlog.spark_integration.driver.liveness import Liveness, NamedDriver, driver_liveness
 
 __all__ = ["JobRow", "JobState", "job_rows"]
 

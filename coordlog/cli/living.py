@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from coordlog.errors import CommandError, DriverAliveError, PayloadLostError, RecordError
-from coordlog.log.port import Log, LogIdentity
-from coordlog.projections.audit import audit_records
-from coordlog.projections.snapshots import SnapshotUnusableError, state_of
-from coordlog.projections.stops import is_driver_stopped
+from coordlog.log.interface import Log, LogIdentity
+from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.liveness import NamedDriver, refuse_unless_gone
+from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
 
 __all__ = ["DriverFold", "driver_in", "driver_lives", "refuse_live_driver"]
 

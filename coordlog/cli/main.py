@@ -18,12 +18,17 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from coordlog.cli.commands.version import print_version
+from coordlog.cli.config.names import CONFIG_VARIABLE, name_variables
+from coordlog.cli.config.sources import (
+    configure,
+    in_options,
+    name_variable,
+    provenance,
+    read_config,
+)
+from coordlog.cli.exit_status import Exit, exit_of, message_of
 from coordlog.errors import CoordlogError
-
-from .config_names import CONFIG_VARIABLE, name_variables
-from .configuring import configure, in_options, name_variable, provenance, read_config
-from .exits import Exit, exit_of, message_of
-from .version import print_version
 
 __all__ = ["main"]
 
@@ -36,42 +41,66 @@ class _Command:
 
 
 _COMMANDS: Final[Mapping[str, _Command]] = {
-    "ingest": _Command("ingest", "ingest", "Ingest files into Parquet, exactly once."),
-    "history": _Command("history", "history", "Show a job's records in log order."),
-    "attempts": _Command("tables", "attempts", "List the execution attempts of a job."),
-    "splits": _Command("tables", "splits", "List the splits of a job, and whose work was lost."),
-    "reads": _Command("reads", "reads", "List what queries have read, and by which tasks."),
-    "checkpoints": _Command("tables", "checkpoints", "List the checkpoints of a job."),
-    "events": _Command("audits", "events", "List the operator events of a job, and their acks."),
-    "commits": _Command("audits", "commits", "List the commits of a job, and what is open."),
-    "failures": _Command("audits", "failures", "List the failures of a job, and what they cost."),
-    "epochs": _Command("audits", "epochs", "List the reigns over a job's log, and how each ended."),
+    "ingest": _Command("ingest.command", "ingest", "Ingest files into Parquet, exactly once."),
+    "history": _Command("commands.history", "history", "Show a job's records in log order."),
+    "attempts": _Command("commands.tables", "attempts", "List the execution attempts of a job."),
+    "splits": _Command(
+        "commands.tables", "splits", "List the splits of a job, and whose work was lost."
+    ),
+    "reads": _Command(
+        "commands.reads", "reads", "List what queries have read, and by which tasks."
+    ),
+    "checkpoints": _Command("commands.tables", "checkpoints", "List the checkpoints of a job."),
+    "events": _Command(
+        "commands.audits", "events", "List the operator events of a job, and their acks."
+    ),
+    "commits": _Command(
+        "commands.audits", "commits", "List the commits of a job, and what is open."
+    ),
+    "failures": _Command(
+        "commands.audits", "failures", "List the failures of a job, and what they cost."
+    ),
+    "epochs": _Command(
+        "commands.audits", "epochs", "List the reigns over a job's log, and how each ended."
+    ),
     "checkpoint": _Command(
-        "checkpoint",
+        "commands.checkpoint",
         "checkpoint",
         "Show which checkpoints a job can go back to, and what is in one.",
     ),
-    "begin": _Command("begin", "begin", "Begin a job from a checkpoint of another one."),
-    "state": _Command("looking", "state", "Show what the coordinator knew at any moment."),
-    "diff": _Command("looking", "diff", "Show what changed between two moments."),
-    "explain": _Command("looking", "explain", "Say how a split, an event, a checkpoint got there."),
-    "verify": _Command("looking", "verify", "Check a job's whole history."),
-    "payloads": _Command("payloads", "payloads", "Show and clean a job's large payloads."),
-    "skip": _Command("skip", "skip", "Go on without a split or an event that fails the job."),
-    "export": _Command("export", "export", "Write a job's whole log to one file."),
-    "import": _Command("adopt", "import_", "Put an exported history into a log, to look at it."),
-    "adopt": _Command("adopt", "adopt", "Let a job go on here from an exported history."),
-    "doctor": _Command("doctor", "doctor", "Look for what is wrong, or soon will be."),
-    "prune": _Command("prune", "prune", "Remove the beginning of a job's log, archived first."),
-    "jobs": _Command("jobs", "jobs", "List the jobs that have a log."),
-    "delete": _Command("jobs", "delete", "Delete a job's log with all its history."),
-    "broker": _Command("broker", "broker", "Start, stop or look at the shared local broker."),
-    "jars": _Command("jars", "jars", "Print the Spark settings that read a history."),
-    "cache": _Command("cache", "cache", "Clear what can be fetched again."),
-    "config": _Command("config", "config", "Show each setting, and where it comes from."),
-    "completion": _Command("completion", "completion", "Print a shell's completion script."),
+    "begin": _Command("commands.begin", "begin", "Begin a job from a checkpoint of another one."),
+    "state": _Command("commands.inspect", "state", "Show what the coordinator knew at any moment."),
+    "diff": _Command("commands.inspect", "diff", "Show what changed between two moments."),
+    "explain": _Command(
+        "commands.inspect", "explain", "Say how a split, an event, a checkpoint got there."
+    ),
+    "verify": _Command("commands.inspect", "verify", "Check a job's whole history."),
+    "payloads": _Command("commands.payloads", "payloads", "Show and clean a job's large payloads."),
+    "skip": _Command(
+        "commands.skip", "skip", "Go on without a split or an event that fails the job."
+    ),
+    "export": _Command("commands.export", "export", "Write a job's whole log to one file."),
+    "import": _Command(
+        "commands.adopt", "import_", "Put an exported history into a log, to look at it."
+    ),
+    "adopt": _Command("commands.adopt", "adopt", "Let a job go on here from an exported history."),
+    "doctor": _Command("commands.doctor", "doctor", "Look for what is wrong, or soon will be."),
+    "prune": _Command(
+        "commands.prune", "prune", "Remove the beginning of a job's log, archived first."
+    ),
+    "jobs": _Command("commands.jobs", "jobs", "List the jobs that have a log."),
+    "delete": _Command("commands.jobs", "delete", "Delete a job's log with all its history."),
+    "broker": _Command(
+        "commands.broker", "broker", "Start, stop or look at the shared local broker."
+    ),
+    "jars": _Command("commands.jars", "jars", "Print the Spark settings that read a history."),
+    "cache": _Command("commands.cache", "cache", "Clear what can be fetched again."),
+    "config": _Command("commands.config", "config", "Show each setting, and where it comes from."),
+    "completion": _Command(
+        "commands.completion", "completion", "Print a shell's completion script."
+    ),
 }
-"""By name, in the order of the help. A new command is a line here and a module beside this one."""
+"""By name, in the order of the help. A new command is a line here and a module in `commands`."""
 
 _STATUSES: Final = (
     "Exit status: 0 done, 1 failed, 2 wrong usage, 3 refused to restore, 4 another driver has "

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import click
 
 from coordlog.errors import OptionError
-from coordlog.log.exported import ExportedLog
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import Log
+from coordlog.log.local.paths import home_folder
 from coordlog.log.payload_store import PayloadStore, default_payload_url
-from coordlog.log.port import Log
-from coordlog.log.user_folders import home_folder
-from coordlog.payload_cleaning import log_named_in, store_named_in
-from coordlog.schemas.stored import PayloadAddress
+from coordlog.payloads.gc import log_named_in, store_named_in
+from coordlog.schemas.payload_address import PayloadAddress
 
 __all__ = ["StoreFinder", "payload_store_option"]
 

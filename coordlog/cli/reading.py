@@ -9,10 +9,9 @@ from typing import Final
 
 import click
 
-from coordlog.log.port import Log, StoredRecord
-from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
-
-from .logs import Logs
+from coordlog.cli.log_access import Logs
+from coordlog.log.interface import Log, StoredRecord
+from coordlog.projections.tables.audit import Audit, AuditRecord, audit, audit_records
 
 __all__ = ["audit_of", "opened", "records_of", "told_of", "whole"]
 

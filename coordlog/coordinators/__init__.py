@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from coordlog.coordinator import CoordinatorProvider, EventSourcedCoordinator
-from coordlog.projections.operator_projection import OperatorProjection, StateCodec
-from coordlog.projections.state_codec import DerivedCodec
-
-from .commits import CommitCoordinator, CommitCoordinatorProvider
-from .enumerator import EnumeratorContext, SplitEnumerator
-from .splits import DefaultEnumerator, SplitCoordinator, SplitCoordinatorProvider
-from .watching import SplitWatch, WatchingEnumerator
+from coordlog.api.coordinator import CoordinatorProvider, EventSourcedCoordinator
+from coordlog.coordinators.commits import CommitCoordinator, CommitCoordinatorProvider
+from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
+from coordlog.coordinators.splits import (
+    DefaultEnumerator,
+    SplitCoordinator,
+    SplitCoordinatorProvider,
+)
+from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
+from coordlog.projections.operators.operator_projection import OperatorProjection, StateCodec
+from coordlog.projections.operators.state_schema import DerivedCodec
 
 __all__ = [
     "CommitCoordinator",

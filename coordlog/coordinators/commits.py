@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CommittableOf,
     CoordinatorContext,
     CoordinatorProvider,
@@ -13,8 +13,8 @@ from coordlog.coordinator import (
     Sink,
 )
 from coordlog.errors import OptionError
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Record
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from coordlog.coordinator import CoordinatorContext, EventFuture, SubtaskGateway
+from coordlog.api.coordinator import CoordinatorContext, EventFuture, SubtaskGateway
 from coordlog.errors import AttemptNotRunningError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX
-from coordlog.projections.splits import Assigned, SplitsState
+from coordlog.projections.splits.fold import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split, SplitsDiscovered
 

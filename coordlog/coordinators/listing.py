@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from coordlog.coordinators.enumerator import listing_pages
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import (
     LISTING_BACKOFF_MAX_S,
@@ -16,12 +17,10 @@ from coordlog.limits import (
     PAYLOAD_BYTES_MAX,
     REASON_CHARS_MAX,
 )
-from coordlog.log.answering import NotAnsweredError, answered
+from coordlog.log.local.call_timeout import NotAnsweredError, answered
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.schemas.source_facts import ListingFailed, SplitsWithdrawn
-
-from .enumerator import listing_pages
 
 __all__ = [
     "ListingContext",

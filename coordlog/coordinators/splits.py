@@ -6,17 +6,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
     SubtaskGateway,
 )
+from coordlog.coordinators.enumerator import (
+    EnumeratorContext,
+    SplitEnumerator,
+    give_waiting,
+)
+from coordlog.coordinators.listing import PatientListing, Relisted
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import LISTING_TIMEOUT_S
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import LISTED_SPLITS, SPLITS
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.snapshot.splits_codec import LISTED_SPLITS, SPLITS
+from coordlog.projections.splits.fold import SplitsState
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -31,13 +37,6 @@ from coordlog.schemas.source_facts import (
     ListingStarted,
     SplitsWithdrawn,
 )
-
-from .enumerator import (
-    EnumeratorContext,
-    SplitEnumerator,
-    give_waiting,
-)
-from .listing import PatientListing, Relisted
 
 __all__ = [
     "SPLIT_PAYLOADS",

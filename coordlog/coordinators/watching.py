@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from coordlog.limits import LISTING_TIMEOUT_S
-from coordlog.schemas.payload import Payload
-from coordlog.schemas.source_events import Split, SplitsDiscovered
-
-from .enumerator import (
+from coordlog.coordinators.enumerator import (
     EnumeratorContext,
     SplitEnumerator,
     give_waiting,
 )
-from .listing import PatientListing, Relisted
-from .splits import NoteBack, NoteEvent
+from coordlog.coordinators.listing import PatientListing, Relisted
+from coordlog.coordinators.splits import NoteBack, NoteEvent
+from coordlog.limits import LISTING_TIMEOUT_S
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.source_events import Split, SplitsDiscovered
 
 __all__ = ["SplitWatch", "WatchingEnumerator"]
 

@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooLargeError
-from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
-from coordlog.projections.attempt_records import required
-from coordlog.projections.checkpoint_records import states_of
-from coordlog.projections.lifecycles import HANDLED_IN
-from coordlog.projections.skips import skip_of_event, skipped_in_reader
-from coordlog.projections.state import (
-    AttemptState,
-    DownEvent,
-    GatewayState,
-    JobState,
-    Phase,
-    SkippedEvent,
-    UpEvent,
-    sorted_items,
-)
-from coordlog.schemas.builtin import Committable, Refused
-from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.record import BATCH_COMPLETE, Kind
-
-from . import checkpoints, failures, remembering
-from .building import StepBuilder
-from .inputs import (
+from coordlog.kernel import checkpoints, remembering
+from coordlog.kernel import failover as failures
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import (
     AttemptLost,
     AttemptRegistered,
     CompletionArrived,
@@ -35,7 +17,7 @@ from .inputs import (
     SendEvent,
     SplitFinishedArrived,
 )
-from .outputs import (
+from coordlog.kernel.outputs import (
     AcceptAttempt,
     AnswerFinished,
     CallAttemptFailed,
@@ -51,8 +33,26 @@ from .outputs import (
     RefuseAttempt,
     StopAckTimer,
 )
-from .poison import attributes_of_event, marked, with_poison
-from .policy import local_backoff_s
+from coordlog.kernel.poison import attributes_of_event, marked, with_poison
+from coordlog.kernel.restart_policy import local_backoff_s
+from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+from coordlog.projections.job.attempts import required
+from coordlog.projections.job.checkpoints import states_of
+from coordlog.projections.job.lifecycle import HANDLED_IN
+from coordlog.projections.job.skips import skip_of_event, skipped_in_reader
+from coordlog.projections.job.state import (
+    AttemptState,
+    DownEvent,
+    GatewayState,
+    JobState,
+    Phase,
+    SkippedEvent,
+    UpEvent,
+    sorted_items,
+)
+from coordlog.schemas.builtin_types import Committable, Refused
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.record import BATCH_COMPLETE, Kind
 
 __all__ = [
     "attempt_lost",

@@ -4,38 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordlog.limits import RECORD_BYTES_MAX
-from coordlog.projections.branches import kept_numbers
-from coordlog.projections.checkpoint_digest import digest_of_checkpoint, fingerprints_of
-from coordlog.projections.checkpoint_records import (
-    REFUSED_CONNECTIONS,
-    completed_from,
-    late_attempts,
-    missing,
-)
-from coordlog.projections.lifecycles import HANDLED_IN
-from coordlog.projections.state import (
-    GatewayState,
-    HeldEvent,
-    JobState,
-    PendingCheckpoint,
-    Phase,
-    sorted_items,
-    sorted_values,
-)
-from coordlog.schemas.builtin import (
-    AttemptRef,
-    CheckpointMetadata,
-    CheckpointTriggered,
-    CoordinatorCut,
-    FinishedSubtask,
-    SubtaskSnapshot,
-)
-from coordlog.schemas.record import Kind
-
-from . import attempts
-from .building import StepBuilder
-from .inputs import (
+from coordlog.kernel import attempts
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import (
     AttemptLost,
     CheckpointAckArrived,
     CheckpointDue,
@@ -44,7 +15,7 @@ from .inputs import (
     CompleteCheckpoint,
     FailCheckpoint,
 )
-from .outputs import (
+from coordlog.kernel.outputs import (
     CallAborted,
     CallCheckpoint,
     CallComplete,
@@ -54,6 +25,34 @@ from .outputs import (
     StartCheckpointTimer,
     TellAttempt,
 )
+from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.projections.job.branches import kept_numbers
+from coordlog.projections.job.checkpoint_digest import digest_of_checkpoint, fingerprints_of
+from coordlog.projections.job.checkpoints import (
+    REFUSED_CONNECTIONS,
+    completed_from,
+    late_attempts,
+    missing,
+)
+from coordlog.projections.job.lifecycle import HANDLED_IN
+from coordlog.projections.job.state import (
+    GatewayState,
+    HeldEvent,
+    JobState,
+    PendingCheckpoint,
+    Phase,
+    sorted_items,
+    sorted_values,
+)
+from coordlog.schemas.builtin_types import (
+    AttemptRef,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    CoordinatorCut,
+    FinishedSubtask,
+    SubtaskSnapshot,
+)
+from coordlog.schemas.record import Kind
 
 __all__ = [
     "abort",

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from coordlog.projections.grants import uncommitted
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.state import JobState, Phase
-
-from . import checkpoints
-from .building import KernelConfig
-from .inputs import FinishJob
+from coordlog.kernel import checkpoints
+from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.inputs import FinishJob
+from coordlog.projections.job.grants import uncommitted
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.projections.splits.fold import SplitsState
 
 __all__ = ["NO_WORK", "Left", "end_of", "is_at_its_end", "last_given_up", "left_of"]
 

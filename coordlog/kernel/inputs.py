@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from coordlog.projections.state import UpEvent
-from coordlog.schemas.builtin import AttemptSnapshot, SplitFinished
+from coordlog.projections.job.state import UpEvent
+from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished
 
 __all__ = [
     "Action",

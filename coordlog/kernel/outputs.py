@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordlog.projections.state import DownEvent, JobState, UpEvent
-from coordlog.schemas.builtin import OperatorState
+from coordlog.kernel.inputs import RequestOutcome
+from coordlog.projections.job.state import DownEvent, JobState, UpEvent
+from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.record import Record
-
-from .inputs import RequestOutcome
 
 __all__ = [
     "AcceptAttempt",

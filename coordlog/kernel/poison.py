@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from coordlog.limits import POISON_FAILURES, REASON_CHARS_MAX
-from coordlog.projections.skips import digest_of, skip_command
-from coordlog.projections.state import DownEvent, JobState, UpEvent
+from coordlog.projections.job.skips import digest_of, skip_command
+from coordlog.projections.job.state import DownEvent, JobState, UpEvent
 
 _FIRST_CHARS = REASON_CHARS_MAX // 4
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordlog.projections.remembered import FORGETS, weight
-from coordlog.projections.state import AttemptState, sorted_items
-
-from . import checkpoints, failures
-from .building import StepBuilder
-from .inputs import FailGlobally
+from coordlog.kernel import checkpoints
+from coordlog.kernel import failover as failures
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import FailGlobally
+from coordlog.projections.job.remembered import FORGETS, weight
+from coordlog.projections.job.state import AttemptState, sorted_items
 
 __all__ = ["fail_without_events", "make_room"]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from coordlog.projections.attempt_records import required
-from coordlog.projections.state import Phase
+from coordlog.kernel import savepoints as keeps
+from coordlog.kernel import skips
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import RequestArrived, RequestOutcome, Respond
+from coordlog.kernel.outputs import AnswerRequest, CallRequest
+from coordlog.projections.job.attempts import required
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-
-from . import keeps, skips
-from .building import StepBuilder
-from .inputs import RequestArrived, RequestOutcome, Respond
-from .outputs import AnswerRequest, CallRequest
 
 __all__ = ["request_arrived", "respond"]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from coordlog.projections.skips import event_key, find_split
-from coordlog.projections.splits import Assigned, Finished, Skipped, WithEnumerator
-from coordlog.projections.state import JobState, Phase
-from coordlog.schemas.builtin import (
+from coordlog.kernel.answers import answer
+from coordlog.kernel.attempts import fail_attempt, is_handled, refuse_and_fence
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import AttemptLost, RequestArrived, SplitSkippedArrived
+from coordlog.projections.job.skips import event_key, find_split
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.projections.splits.fold import Assigned, Finished, Skipped, WithEnumerator
+from coordlog.schemas.builtin_types import (
     EventSkipped,
     SkipEvent,
     SkipRecorded,
@@ -16,11 +20,6 @@ from coordlog.schemas.builtin import (
 )
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
-
-from .answering import answer
-from .attempts import fail_attempt, is_handled, refuse_and_fence
-from .building import StepBuilder
-from .inputs import AttemptLost, RequestArrived, SplitSkippedArrived
 
 __all__ = ["REQUESTS", "skip_requested", "split_skipped_arrived", "why_not_skippable"]
 

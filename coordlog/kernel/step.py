@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from coordlog.projections.state import JobState, Phase
-from coordlog.schemas.record import Kind
-
-from . import attempts, checkpoints, failures, finishing, requests, settling, skips
-from .building import KernelConfig, StepBuilder
-from .inputs import (
+from coordlog.kernel import attempts, checkpoints, finishing, requests, skips
+from coordlog.kernel import commits as settling
+from coordlog.kernel import failover as failures
+from coordlog.kernel.builder import KernelConfig, StepBuilder
+from coordlog.kernel.inputs import (
     Action,
     AdvanceCheckpoints,
     AttemptLost,
@@ -53,7 +52,9 @@ from .inputs import (
     TellRestored,
     WorkDone,
 )
-from .outputs import Step
+from coordlog.kernel.outputs import Step
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.schemas.record import Kind
 
 __all__ = ["act", "due", "is_final_owed", "is_ready_for_attempts", "step"]
 

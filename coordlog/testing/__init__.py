@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .by_hand import (
+from coordlog.testing.crash_sweep import CrashSweepError, SweepResult, crash_sweep
+from coordlog.testing.driven_job import (
     FakeAttempt,
     FakeClock,
     FakeRequest,
@@ -10,10 +11,9 @@ from .by_hand import (
     HandDrivenJob,
     UnexpectedFailureError,
 )
-from .crash_sweep import CrashSweepError, SweepResult, crash_sweep
-from .real_attempt import RealAttempt, RowsReader, silent_source
-from .replay import ReplayError, ReplayResult, replay
-from .replay_history import History
+from coordlog.testing.real_attempt import RealAttempt, RowsReader, silent_source
+from coordlog.testing.replay import ReplayError, ReplayResult, replay
+from coordlog.testing.replay_history import History
 
 __all__ = [
     "CrashSweepError",

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
-
-from .by_hand import FakeClock, HandDrivenJob, MayFail
+from coordlog.testing.driven_job import FakeClock, HandDrivenJob, MayFail
 
 __all__ = ["CrashSweepError", "SweepResult", "crash_sweep"]
 

@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordlog.attempt import AttemptRunner
-from coordlog.call_watch import watched_calls
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import CoordlogError
 from coordlog.limits import CALL_TIMEOUT_S
-from coordlog.mailbox import Mailbox
 from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Register, UpMessage
-from coordlog.outside import Connections, Stage
-from coordlog.payloads import NO_STORE, PayloadOptions
-from coordlog.projections.state import JobState
+from coordlog.payloads.offload import NO_STORE, PayloadOptions
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.call_watch import watched_calls
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.runtime.ports import Connections, Stage
+from coordlog.task.attempt import AttemptRunner
 
 __all__ = ["InMemorySurroundings"]
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from coordlog.attempt import AttemptRunner, StepOutcome
-from coordlog.chain import SourceSpec
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.chain import SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.operator import Operator, Poll, PollStatus, SourceReader
 from coordlog.errors import UsageError
 from coordlog.messages import DownMessage
 from coordlog.schemas.payload import Payload
-from coordlog.subtask import Operator, Poll, PollStatus, SourceReader
-
-from .by_hand import HandDrivenJob
+from coordlog.task.attempt import AttemptRunner, StepOutcome
+from coordlog.testing.driven_job import HandDrivenJob
 
 __all__ = ["RealAttempt", "RowsReader", "silent_source"]
 

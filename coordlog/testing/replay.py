@@ -14,23 +14,22 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import CoordlogError, RestoreError
-from coordlog.kernel.building import KernelConfig, with_limits
+from coordlog.kernel.builder import KernelConfig, with_limits
 from coordlog.limits import PAYLOAD_BYTES_MAX
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DownMessage
-from coordlog.payloads import DriverPayloads, PayloadOptions
-from coordlog.projections.failure_times import CLOCK_US, failure_us
-from coordlog.restore import Rebuild, projection_of
-from coordlog.runtime import Runtime, RuntimeOptions
+from coordlog.payloads.offload import DriverPayloads, PayloadOptions
+from coordlog.projections.job.failure_times import CLOCK_US, failure_us
+from coordlog.restore.rebuild import Rebuild, projection_of
+from coordlog.runtime.runtime import Runtime, RuntimeOptions
 from coordlog.schemas.codec import decode_record
-from coordlog.schemas.counting import counted_turns
+from coordlog.schemas.payload_address import LIMIT_ATTRIBUTE
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import LIMIT_ATTRIBUTE
-
-from .replay_history import History
-from .replay_inputs import input_of_turn
+from coordlog.schemas.validity import counted_turns
+from coordlog.testing.replay_history import History
+from coordlog.testing.replay_inputs import input_of_turn
 
 __all__ = ["ReplayError", "ReplayResult", "replay"]
 

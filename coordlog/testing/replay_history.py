@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordlog.log.exported import ExportedLog
-from coordlog.log.port import Log, LogIdentity, StoredRecord
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import Log, LogIdentity, StoredRecord
 
 __all__ = ["History"]
 

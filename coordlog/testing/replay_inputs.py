@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from coordlog.kernel.failures import BEFORE, DRIVER_ENDED, UNFINISHED
+from coordlog.kernel.failover import BEFORE, DRIVER_ENDED, UNFINISHED
 from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
     AttemptLost,
@@ -36,10 +36,10 @@ from coordlog.kernel.inputs import (
     WorkDone,
 )
 from coordlog.kernel.poison import without_poison
-from coordlog.projections.checkpoint_records import REFUSED_CONNECTIONS
-from coordlog.projections.opening import AGAIN, CONCLUDE
-from coordlog.projections.state import JobState, Phase
-from coordlog.schemas import builtin
+from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
+from coordlog.projections.job.reopen import AGAIN, CONCLUDE
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
 from coordlog.schemas.record import Kind, Record
 

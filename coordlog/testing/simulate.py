@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from random import SystemRandom
 
-from .simulation import SimulationError, simulate
+from coordlog.testing.simulation import SimulationError, simulate
 
 __all__ = ["main"]
 

@@ -12,21 +12,28 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from coordlog.errors import CoordlogError, OptionError, RestoreError
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.split_audit import splits
-from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState
-from coordlog.projections.state import JobState, Phase
-from coordlog.restore import Rebuild, projection_of
-from coordlog.schemas.builtin import SkipSplit
-from coordlog.schemas.counting import counted_turns
+from coordlog.log.interface import UnstoredRecord
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.projections.splits.fold import Assigned, Finished, Skipped, SplitsState
+from coordlog.projections.tables.splits import splits
+from coordlog.restore.rebuild import Rebuild, projection_of
+from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
-
-from .simulation_agenda import Agenda, Weather
-from .simulation_clients import Client, Counter
-from .simulation_driver import SimulatedDriver
-from .simulation_job import SOURCE, Book, Desk, JobSize, Published, chain_of, lanes_of
-from .simulation_log import Key, SimulatedLog
-from .simulation_orders import TALK, TILL, Order, order_problems
+from coordlog.schemas.validity import counted_turns
+from coordlog.testing.simulation_agenda import Agenda, Weather
+from coordlog.testing.simulation_clients import Client, Counter
+from coordlog.testing.simulation_driver import SimulatedDriver
+from coordlog.testing.simulation_job import (
+    SOURCE,
+    Book,
+    Desk,
+    JobSize,
+    Published,
+    chain_of,
+    lanes_of,
+)
+from coordlog.testing.simulation_log import Key, SimulatedLog
+from coordlog.testing.simulation_orders import TALK, TILL, Order, order_problems
 
 __all__ = ["Outcome", "Simulation", "SimulationError", "simulate", "size_of", "weather_of"]
 

@@ -16,15 +16,14 @@ from coordlog.errors import (
 )
 from coordlog.kernel.inputs import RequestArrived, RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
-from coordlog.requests import Requests, answer_of, encoded_request
-from coordlog.schemas.builtin import SkipRecorded, SkipSplit
+from coordlog.runtime.requests import Requests, answer_of, encoded_request
+from coordlog.schemas.builtin_types import SkipRecorded, SkipSplit
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind
-
-from .simulation_agenda import Agenda, Span, Weather
-from .simulation_job import SOURCE, Book
-from .simulation_log import SimulatedLog
-from .simulation_orders import Order, Taken
+from coordlog.testing.simulation_agenda import Agenda, Span, Weather
+from coordlog.testing.simulation_job import SOURCE, Book
+from coordlog.testing.simulation_log import SimulatedLog
+from coordlog.testing.simulation_orders import Order, Taken
 
 __all__ = ["Client", "ClientSurroundings", "Counter", "Question"]
 

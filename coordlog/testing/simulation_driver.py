@@ -12,12 +12,12 @@ from functools import partial
 from typing import Protocol, cast
 
 from coordlog.errors import CoordlogError, OptionError, RestoreError
-from coordlog.kernel.building import KernelConfig
-from coordlog.log import protocol
-from coordlog.log.port import Log, UnstoredRecord
+from coordlog.kernel.builder import KernelConfig
+from coordlog.log import append_protocol as protocol
+from coordlog.log.interface import Log, UnstoredRecord
 from coordlog.messages import UpMessage
-from coordlog.projections.state import JobState, Phase
-from coordlog.restore import (
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.restore.rebuild import (
     Rebuild,
     check_fits,
     describe_operators,
@@ -25,12 +25,11 @@ from coordlog.restore import (
     projection_of,
     rebuild,
 )
-from coordlog.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
 from coordlog.schemas.record import Kind, Record
-
-from .simulation_agenda import Span
-from .simulation_clients import ClientSurroundings, Counter
-from .simulation_tasks import Cluster, Surroundings
+from coordlog.testing.simulation_agenda import Span
+from coordlog.testing.simulation_clients import ClientSurroundings, Counter
+from coordlog.testing.simulation_tasks import Cluster, Surroundings
 
 __all__ = ["DriverSurroundings", "SimulatedDriver"]
 

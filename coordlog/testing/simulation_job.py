@@ -10,8 +10,8 @@ from random import Random
 
 import pyarrow as pa
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CommittableOf,
     CoordinatorContext,
@@ -19,12 +19,7 @@ from coordlog.coordinator import (
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.coordinators.commits import CommitCoordinatorProvider
-from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
-from coordlog.schemas.payload import Payload, event, payload
-from coordlog.schemas.record import NO_CHECKPOINT
-from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
-from coordlog.subtask import (
+from coordlog.api.operator import (
     FinishedSplit,
     Operator,
     OperatorContext,
@@ -34,8 +29,20 @@ from coordlog.subtask import (
     Snapshot,
     SourceReader,
 )
-
-from .simulation_orders import TALK, TILL, Order, Passing, Taken, TillProvider, place_of
+from coordlog.coordinators.commits import CommitCoordinatorProvider
+from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
+from coordlog.schemas.payload import Payload, event, payload
+from coordlog.schemas.record import NO_CHECKPOINT
+from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
+from coordlog.testing.simulation_orders import (
+    TALK,
+    TILL,
+    Order,
+    Passing,
+    Taken,
+    TillProvider,
+    place_of,
+)
 
 __all__ = ["Book", "Desk", "JobSize", "Published", "chain_of", "lanes_of"]
 

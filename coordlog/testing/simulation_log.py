@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from coordlog.log.port import LogIdentity, StoredRecord, UnstoredRecord
-from coordlog.schemas.counting import NOTHING_COUNTED, Verdict, count
+from coordlog.log.interface import LogIdentity, StoredRecord, UnstoredRecord
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.validity import NOTHING_COUNTED, Verdict, count
 
 __all__ = ["SimulatedLog"]
 

@@ -7,16 +7,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
 )
+from coordlog.api.operator import Operator
 from coordlog.errors import RequestRefusedError
 from coordlog.kernel.inputs import RequestOutcome
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.schemas.builtin import SplitSkipped
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.schemas.builtin_types import SplitSkipped
 from coordlog.schemas.payload import (
     Payload,
     PayloadTypes,
@@ -27,7 +28,6 @@ from coordlog.schemas.payload import (
 )
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import AddSplits
-from coordlog.subtask import Operator
 
 __all__ = [
     "TALK",

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordlog.attempt import AttemptRunner, StepStatus
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import FencedAttemptError
 from coordlog.messages import (
     Accepted,
@@ -21,12 +20,12 @@ from coordlog.messages import (
     Register,
     UpMessage,
 )
-from coordlog.outside import Arrivals, StageEvents
+from coordlog.runtime.ports import Arrivals, StageEvents
 from coordlog.schemas.record import Kind
-
-from .simulation_agenda import Agenda, Weather
-from .simulation_job import Book, Desk
-from .simulation_log import Key
+from coordlog.task.attempt import AttemptRunner, StepStatus
+from coordlog.testing.simulation_agenda import Agenda, Weather
+from coordlog.testing.simulation_job import Book, Desk
+from coordlog.testing.simulation_log import Key
 
 __all__ = ["Cluster", "Surroundings", "Task"]
 

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coordlog.projections.attempts import AttemptRow
-from coordlog.projections.split_audit import SplitRow
+from coordlog.projections.tables.attempts import AttemptRow
+from coordlog.projections.tables.splits import SplitRow
 
 __all__ = [
     "ATTEMPTS_SQL",

@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from coordlog.log.port import Log
+from coordlog.log.interface import Log
 from coordlog.log.reader import read_counted
-from coordlog.schemas.builtin import CheckpointMetadata
+from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles

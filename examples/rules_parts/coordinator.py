@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from coordlog.chain import OperatorSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import OperatorSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,

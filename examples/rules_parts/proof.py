@@ -10,7 +10,7 @@ from typing import TypedDict, cast
 
 import pyarrow.parquet as pq
 
-from coordlog.schemas.builtin import CheckpointMetadata, OperatorState
+from coordlog.schemas.builtin_types import CheckpointMetadata, OperatorState
 
 from .account import Account
 from .coordinator import OPERATOR_ID, RulesState

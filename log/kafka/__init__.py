@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kafka_log import KafkaLog, list_jobs, topic_of
-from .security import Security
+from coordlog.log.kafka.log import KafkaLog, list_jobs, topic_of
+from coordlog.log.kafka.security import Security
 
 __all__ = ["KafkaLog", "Security", "list_jobs", "topic_of"]

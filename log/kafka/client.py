@@ -20,9 +20,8 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
 from coordlog.errors import AccessError, LogError, LogUnavailableError, OptionError, TopicError
-
-from .access import WatchingManager, refusal, right_missing
-from .security import Security
+from coordlog.log.kafka.errors import WatchingManager, refusal, right_missing
+from coordlog.log.kafka.security import Security
 
 __all__ = [
     "Connection",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from .security import Security
+from coordlog.log.kafka.security import Security
 
 __all__ = ["SERVERS_VARIABLE", "default_broker", "security_for"]
 
@@ -27,7 +27,7 @@ def default_broker(environment: Mapping[str, str] | None = None) -> tuple[str, S
     servers = variables.get(SERVERS_VARIABLE)
     if servers:
         return servers, Security.load(variables)
-    from coordlog.log.shared_broker import ensure_shared_broker  # noqa: PLC0415, none is started else
+    from coordlog.log.broker.shared import ensure_shared_broker  # noqa: PLC0415, none is started else
 
     return ensure_shared_broker().bootstrap_servers, Security()
 
@@ -38,7 +38,7 @@ def security_for(bootstrap_servers: str, environment: Mapping[str, str] | None =
     Raises:
         OptionError: An option is unknown or wrong.
     """
-    from coordlog.log.shared_broker import shared_status  # noqa: PLC0415, as above
+    from coordlog.log.broker.shared import shared_status  # noqa: PLC0415, as above
 
     loaded = Security.load(os.environ if environment is None else environment)
     if loaded == Security():

@@ -10,10 +10,9 @@ from kafka import KafkaConsumer, errors
 from kafka.structs import TopicPartition
 
 from coordlog.errors import OutOfRangeError, RecordError
-from coordlog.log.port import StoredRecord
+from coordlog.log.interface import StoredRecord
+from coordlog.log.kafka.client import Connection, in_background, made, within
 from coordlog.schemas.header import HEADER_NAME
-
-from .client import Connection, in_background, made, within
 
 __all__ = ["read_range"]
 

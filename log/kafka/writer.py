@@ -12,10 +12,9 @@ from kafka import KafkaProducer, errors
 
 from coordlog.errors import AppendRefusedError, LogError
 from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
-from coordlog.log.port import UnstoredRecord
+from coordlog.log.interface import UnstoredRecord
+from coordlog.log.kafka.client import Connection, described, made, within
 from coordlog.schemas.header import HEADER_NAME
-
-from .client import Connection, described, made, within
 
 __all__ = ["PRODUCER_OPTIONS", "KafkaWriter"]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordlog.errors import SinkError
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast, exact_from_text
+from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast, exact_from_text
 
 __all__ = ["column_types", "exact_rows"]
 

@@ -27,14 +27,13 @@ import pyarrow as pa
 from coordlog.errors import OptionError, SinkError
 from coordlog.limits import DATABASE_CONNECT_S, DATABASE_LOCK_S, TRANSACTION_IDLE_S
 from coordlog.log.credentials import refuse_credentials
-from coordlog.log.port import LogIdentity
+from coordlog.log.interface import LogIdentity
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.worker_archives import keep_archives
-
-from .column_types import column_types, exact_rows
-from .database_claims import Connection, TableClaims, mark_of
-from .payloads import BatchPart, PartOutcome
-from .sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.column_types import column_types, exact_rows
+from coordlog.spark_integration.batches.database_claims import Connection, TableClaims, mark_of
+from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
+from coordlog.spark_integration.task.worker_archives import keep_archives
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
-from coordlog.log.port import LogIdentity
-from coordlog.spark_integration.log_claims import Claim, check_held, claim_for
+from coordlog.log.interface import LogIdentity
+from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
 
 __all__ = ["CLAIMS", "Connection", "TableClaims", "mark_of"]
 

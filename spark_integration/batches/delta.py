@@ -19,9 +19,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from coordlog.errors import OptionError, SinkError
 from coordlog.log.credentials import refuse_credentials
 from coordlog.option_types import check_types
-
-from .payloads import BatchPart, PartOutcome
-from .sinks import At, Batch, nowhere
+from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

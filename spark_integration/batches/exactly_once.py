@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Self
 
 from coordlog.errors import OptionError, UsageError
 from coordlog.limits import LOG_TIMEOUT_S
-from coordlog.log.port import Log
+from coordlog.log.interface import Log
 from coordlog.option_types import check_types
-from coordlog.spark_integration.files.sink import ParquetSink
-
-from .ledger import BatchKey, why_refused
-from .parquet import ParquetBatches
-from .payloads import BatchPart
-from .query import key_of, ranges_of
-from .service import BatchService
-from .sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.batches.ledger import BatchKey, why_refused
+from coordlog.spark_integration.batches.parquet import ParquetBatches
+from coordlog.spark_integration.batches.payloads import BatchPart
+from coordlog.spark_integration.batches.query import key_of, ranges_of
+from coordlog.spark_integration.batches.service import BatchService
+from coordlog.spark_integration.batches.sinks import At, Batch, BatchSink, nowhere
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from immutables import Map
 
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CoordinatorContext,
     CoordinatorProvider,
     EventSourcedCoordinator,
@@ -16,13 +16,11 @@ from coordlog.coordinator import (
 )
 from coordlog.errors import RequestRefusedError
 from coordlog.limits import FORMER_QUERIES_MAX, NAMED_WRITES_MAX, UNNAMED_WRITES_REMEMBERED
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
-from coordlog.spark_integration.files.payloads import StagedFile
-
-from .payloads import (
+from coordlog.spark_integration.batches.payloads import (
     BatchIntent,
     BatchOutcome,
     BatchPart,
@@ -30,6 +28,7 @@ from .payloads import (
     CommitBatch,
     PartOutcome,
 )
+from coordlog.spark_integration.files.payloads import StagedFile
 
 __all__ = [
     "BATCHES",

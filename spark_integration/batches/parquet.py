@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from coordlog.errors import UsageError
-from coordlog.log.port import LogIdentity
+from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
+from coordlog.spark_integration.batches.payloads import BatchPart, PartOutcome
+from coordlog.spark_integration.batches.sinks import At, Batch, nowhere
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.writer import ParquetFileWriter, ParquetWriterOptions
-from coordlog.spark_integration.worker_archives import keep_archives
-
-from .payloads import BatchPart, PartOutcome
-from .sinks import At, Batch, nowhere
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.sink.writer import ParquetFileWriter, ParquetWriterOptions
+from coordlog.spark_integration.task.worker_archives import keep_archives
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from coordlog.errors import UsageError
-
-from .ledger import BatchKey
+from coordlog.spark_integration.batches.ledger import BatchKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

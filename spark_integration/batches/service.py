@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self, cast
 
-from coordlog.driver import JobDriver
 from coordlog.errors import (
     ClosedError,
     CoordlogError,
@@ -23,22 +22,29 @@ from coordlog.limits import (
     RESTART_BACKOFF_S,
     SNAPSHOT_EVERY_RECORDS,
 )
-from coordlog.log.port import Log
-from coordlog.projections.state import JobState
+from coordlog.log.interface import Log
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.driver import JobDriver
 from coordlog.schemas.record import Record
+from coordlog.spark_integration.batches.ledger import (
+    BATCHES,
+    BatchesState,
+    BatchKey,
+    BatchProvider,
+    Standing,
+    standing_of,
+)
+from coordlog.spark_integration.batches.parquet import ParquetBatches
+from coordlog.spark_integration.batches.payloads import BatchPart, CommitBatch
+from coordlog.spark_integration.batches.sinks import At, BatchSink, PartsSink, nowhere
 from coordlog.spark_integration.dataframes.registry import register_format
-from coordlog.spark_integration.log_choice import LogChoice
-from coordlog.spark_integration.stageless import (
+from coordlog.spark_integration.driver.log_choice import LogChoice
+from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
     stageless_chain,
 )
-
-from .ledger import BATCHES, BatchesState, BatchKey, BatchProvider, Standing, standing_of
-from .parquet import ParquetBatches
-from .payloads import BatchPart, CommitBatch
-from .sinks import At, BatchSink, PartsSink, nowhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from coordlog.errors import SinkError
-from coordlog.log.port import LogIdentity
+from coordlog.log.interface import LogIdentity
 from coordlog.schemas.payload import Payload
-
-from .ledger import BatchKey
-from .payloads import BatchIntent, BatchOutcome, BatchPart, PartOutcome
+from coordlog.spark_integration.batches.ledger import BatchKey
+from coordlog.spark_integration.batches.payloads import (
+    BatchIntent,
+    BatchOutcome,
+    BatchPart,
+    PartOutcome,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +112,7 @@ class PartsSink:
                 sink.claim(job_id, log, former)
 
     def settle(self, intent: Payload) -> BatchOutcome:
-        """See `coordlog.coordinator.Sink`."""
+        """See `coordlog.api.coordinator.Sink`."""
         assert isinstance(intent, BatchIntent), "intents are made by the coordinator"
         key = BatchKey(query_id=intent.query_id, batch_id=intent.batch_id, is_write=intent.is_write)
         parts: list[PartOutcome] = []

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Self
 
 from coordlog.errors import OptionError
 from coordlog.limits import LOG_TIMEOUT_S
-from coordlog.log.port import Log
+from coordlog.log.interface import Log
 from coordlog.option_types import check_types
-
-from .exactly_once import Sinks, sinks_of
-from .parquet import ParquetBatches
-from .service import BatchService
+from coordlog.spark_integration.batches.exactly_once import Sinks, sinks_of
+from coordlog.spark_integration.batches.parquet import ParquetBatches
+from coordlog.spark_integration.batches.service import BatchService
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

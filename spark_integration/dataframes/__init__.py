@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .service import CoordinatedReads, coordinated
+    from coordlog.spark_integration.dataframes.service import CoordinatedReads, coordinated
 
 __all__ = ["CoordinatedReads", "coordinated"]
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from coordlog.errors import OptionError
-
-from .ticket import Ticket
+from coordlog.spark_integration.dataframes.ticket import Ticket
 
 __all__ = ["with_read_options"]
 

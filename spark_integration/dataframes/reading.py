@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from coordlog.api.operator import PollStatus, SourceReader
 from coordlog.errors import CoordlogError, SourceError
 from coordlog.limits import DATAFRAME_BATCH_BYTES, DATAFRAME_BATCH_ROWS, REASON_CHARS_MAX
 from coordlog.schemas.payload import Payload
@@ -27,12 +28,10 @@ from coordlog.schemas.reads import (
     SplitsGiven,
 )
 from coordlog.schemas.source_events import RequestSplit, Split
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast
-from coordlog.spark_integration.worker_archives import keep_archives
-from coordlog.subtask import PollStatus, SourceReader
-
-from .query_end import CANCEL_WAIT_S, is_same_again
-from .ticket import OPERATOR_ID, ServiceClient, Ticket
+from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
+from coordlog.spark_integration.dataframes.query_end import CANCEL_WAIT_S, is_same_again
+from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, ServiceClient, Ticket
+from coordlog.spark_integration.task.worker_archives import keep_archives
 
 __all__ = ["ReadPartition", "read_partition"]
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from .ticket import Ticket
+from coordlog.spark_integration.dataframes.ticket import Ticket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def forget_ticket(spark: SparkSession, ticket: Ticket) -> None:
 
 
 def _register(spark: SparkSession, tickets: dict[str, Ticket]) -> None:
-    from .source import with_tickets  # noqa: PLC0415, it needs Spark
+    from coordlog.spark_integration.dataframes.source import with_tickets  # noqa: PLC0415, it needs Spark
 
     _show_py_files()
     spark.dataSource.register(with_tickets(tickets))

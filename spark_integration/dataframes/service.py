@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 import pyarrow as pa
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinators.reads import CoordinatedSource, ReadsProvider
-from coordlog.driver import JobDriver
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.coordinators.query_source import CoordinatedSource, ReadsProvider
 from coordlog.errors import (
     CoordinatorRestartingError,
     OptionError,
@@ -26,23 +25,23 @@ from coordlog.limits import (
     LOG_TIMEOUT_S,
     SNAPSHOT_EVERY_RECORDS,
 )
-from coordlog.log.port import Log
+from coordlog.log.interface import Log
 from coordlog.option_types import check_all, check_range, check_types
-from coordlog.projections.reads import ReadsState
+from coordlog.projections.splits.query_reads import ReadsState
+from coordlog.runtime.driver import JobDriver
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
-from coordlog.spark_integration.endpoint_options import EndpointOptions
-from coordlog.spark_integration.log_choice import LogChoice
-from coordlog.spark_integration.stage import is_local_session, task_failures_max
-from coordlog.spark_integration.stageless import (
+from coordlog.spark_integration.dataframes.query_end import end_stage
+from coordlog.spark_integration.dataframes.registry import forget_ticket, register_ticket
+from coordlog.spark_integration.dataframes.ticket import OPERATOR_ID, Ticket
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.driver.log_choice import LogChoice
+from coordlog.spark_integration.driver.stage import is_local_session, task_failures_max
+from coordlog.spark_integration.driver.stageless import (
     StagelessOptions,
     StagelessSurroundings,
     refuse_connect,
 )
-from coordlog.spark_integration.worker_probe import check_workers, use_own_interpreter
-
-from .query_end import end_stage
-from .registry import forget_ticket, register_ticket
-from .ticket import OPERATOR_ID, Ticket
+from coordlog.spark_integration.task.worker_probe import check_workers, use_own_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

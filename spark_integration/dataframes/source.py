@@ -34,11 +34,10 @@ from coordlog.schemas.reads import (
     ReadPlanned,
     ReadsSeen,
 )
-from coordlog.spark_integration.worker_archives import keep_archives
-
-from .read_options import with_read_options
-from .reading import ReadPartition, read_partition
-from .ticket import ServiceClient, Ticket
+from coordlog.spark_integration.dataframes.read_options import with_read_options
+from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
+from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
+from coordlog.spark_integration.task.worker_archives import keep_archives
 
 __all__ = ["FORMAT", "CoordlogDataSource", "with_tickets"]
 

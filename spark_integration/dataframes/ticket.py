@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
+from coordlog.api.operator import SourceReader
 from coordlog.errors import (
     CoordinatorRestartingError,
     RequestUnansweredError,
@@ -22,10 +23,9 @@ from coordlog.schemas.reads import (
     ReadsSeen,
     SplitsGiven,
 )
-from coordlog.spark_integration.certificate import Certificate
-from coordlog.spark_integration.client_requests import CoordinatorClient
-from coordlog.spark_integration.token import Token
-from coordlog.subtask import SourceReader
+from coordlog.spark_integration.wire.certificate import Certificate
+from coordlog.spark_integration.wire.client import CoordinatorClient
+from coordlog.spark_integration.wire.token import Token
 
 __all__ = ["OPERATOR_ID", "ServiceClient", "Ticket"]
 

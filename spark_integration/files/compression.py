@@ -7,8 +7,7 @@ from typing import BinaryIO, Final, Literal, cast, get_args
 import pyarrow as pa
 
 from coordlog.errors import OptionError, SourceError
-
-from .members import Members
+from coordlog.spark_integration.files.members import Members
 
 __all__ = ["Compression", "check_compression", "codec_of", "refuse_archive", "unpacked"]
 

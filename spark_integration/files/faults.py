@@ -8,8 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-
-from .listing import InputFiles
+from coordlog.spark_integration.files.listing import InputFiles
 
 __all__ = ["EmptyFileError", "is_fault_of_file"]
 

@@ -16,8 +16,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from coordlog.errors import SourceError, SourceUnavailableError
-
-from .urls import missing_library
+from coordlog.spark_integration.files.urls import missing_library
 
 __all__ = ["InputFiles", "ListedFile", "SeenFile", "as_listed", "fixed_part", "has_wildcard"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from .names import partition_folder
+from coordlog.spark_integration.files.names import partition_folder
 
 __all__ = ["by_partition"]
 

@@ -7,10 +7,9 @@ import re
 from fnmatch import fnmatchcase
 from typing import Final
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import OptionError
-
-from .listing import fixed_part, has_wildcard
+from coordlog.spark_integration.files.listing import fixed_part, has_wildcard
 
 __all__ = ["check_apart", "location_of"]
 

@@ -24,9 +24,8 @@ from kafka.structs import TopicPartition
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_METADATA_S
 from coordlog.log.kafka.client import described, made, within
-
-from .cluster import Cluster, Partition, named, topic_id_text
-from .rows import Received
+from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named, topic_id_text
+from coordlog.spark_integration.kafka.rows import Received
 
 __all__ = ["Background", "Consumer", "OpenConsumer", "connect", "nothing_from", "position_gone"]
 

@@ -13,9 +13,8 @@ from coordlog.coordinators.enumerator import pages_of
 from coordlog.errors import SourceError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import Split
-
-from .cluster import FoundTopic, Partition, Starting, named
-from .payloads import UNBOUNDED, KafkaListing, KafkaSplit
+from coordlog.spark_integration.kafka.cluster import FoundTopic, Partition, Starting, named
+from coordlog.spark_integration.kafka.payloads import UNBOUNDED, KafkaListing, KafkaSplit
 
 __all__ = ["AsksCluster", "Discovery", "recreated", "renamed", "split_of"]
 

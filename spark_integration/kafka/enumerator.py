@@ -11,14 +11,13 @@ from typing import cast
 from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator
 from coordlog.coordinators.listing import ListingTries, listed_or_why_not
 from coordlog.errors import SourceError
-from coordlog.projections.splits import Assigned
+from coordlog.projections.splits.fold import Assigned
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 from coordlog.schemas.source_facts import EnumeratorState, ListingFailed
-
-from .cluster import Partition
-from .discovery import Discovery
-from .payloads import (
+from coordlog.spark_integration.kafka.cluster import Partition
+from coordlog.spark_integration.kafka.discovery import Discovery
+from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
     KafkaEnumeratorState,
     KafkaListing,

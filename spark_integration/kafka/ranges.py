@@ -11,10 +11,9 @@ from coordlog.errors import SourceError, SourceUnavailableError
 from coordlog.limits import WATCH_REPORT_S
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import Split, SplitsDiscovered
-
-from .cluster import Partition, named
-from .discovery import Discovery, split_of
-from .payloads import KafkaListing, KafkaSplit
+from coordlog.spark_integration.kafka.cluster import Partition, named
+from coordlog.spark_integration.kafka.discovery import Discovery, split_of
+from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplit
 
 __all__ = ["RangeWatch", "lane_of", "weight_of"]
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from coordlog.errors import SourceError
-from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
-from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.subtask import (
+from coordlog.api.operator import (
     FinishedSplit,
     OperatorContext,
     Poll,
@@ -22,19 +19,28 @@ from coordlog.subtask import (
     SkippedSplit,
     SourceReader,
 )
-
-from .cluster import Cluster, Partition, named
-from .consumer import Background, Consumer, OpenConsumer, connect, nothing_from, position_gone
-from .discovery import recreated, renamed, split_of
-from .payloads import (
+from coordlog.errors import SourceError
+from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.spark_integration.kafka.cluster import Cluster, Partition, named
+from coordlog.spark_integration.kafka.consumer import (
+    Background,
+    Consumer,
+    OpenConsumer,
+    connect,
+    nothing_from,
+    position_gone,
+)
+from coordlog.spark_integration.kafka.discovery import recreated, renamed, split_of
+from coordlog.spark_integration.kafka.payloads import (
     UNBOUNDED,
     KafkaReaderState,
     KafkaSplit,
     KafkaSplitProgress,
     KafkaSplitsReturned,
 )
-from .rows import Received, RowFormat
-from .state_bytes import decode_state, encode_state
+from coordlog.spark_integration.kafka.rows import Received, RowFormat
+from coordlog.spark_integration.kafka.state_bytes import decode_state, encode_state
 
 __all__ = ["KafkaReader", "KafkaReaderOptions", "NothingFrom"]
 

@@ -11,9 +11,8 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.json_values import parse_json
-
-from .cluster import Partition, named
+from coordlog.spark_integration.files.formats.json_values import parse_json
+from coordlog.spark_integration.kafka.cluster import Partition, named
 
 __all__ = ["Decode", "Received", "RowFormat"]
 

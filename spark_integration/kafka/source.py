@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from coordlog.chain import SourceSpec
+from coordlog.api.chain import SourceSpec
 from coordlog.coordinators.enumerator import EnumeratorContext
-from coordlog.coordinators.reads import CoordinatedSource
+from coordlog.coordinators.query_source import CoordinatedSource
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import (
@@ -25,17 +25,16 @@ from coordlog.limits import (
 from coordlog.log.kafka import Security
 from coordlog.log.kafka.client import check_servers
 from coordlog.option_types import check_all, check_types
-from coordlog.spark_integration.files.json_values import check_json_types
-from coordlog.spark_integration.given_schema import arrow_schema_of
-
-from .cluster import Cluster, Isolation, Partition, Starting
-from .discovery import Discovery
-from .enumerator import KafkaEnumerator
-from .payloads import KafkaListing, KafkaSplitsReturned
-from .ranges import RangeWatch, lane_of, weight_of
-from .reader import KafkaReader, KafkaReaderOptions
-from .rows import Decode, RowFormat
-from .state_bytes import merge_reader_states
+from coordlog.spark_integration.casts.given_schema import arrow_schema_of
+from coordlog.spark_integration.files.formats.json_values import check_json_types
+from coordlog.spark_integration.kafka.cluster import Cluster, Isolation, Partition, Starting
+from coordlog.spark_integration.kafka.discovery import Discovery
+from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
+from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplitsReturned
+from coordlog.spark_integration.kafka.ranges import RangeWatch, lane_of, weight_of
+from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOptions
+from coordlog.spark_integration.kafka.rows import Decode, RowFormat
+from coordlog.spark_integration.kafka.state_bytes import merge_reader_states
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from coordlog.schemas.payload import payload_type_of
-
-from .payloads import FirstKafkaReaderState, KafkaReaderState
+from coordlog.spark_integration.kafka.payloads import FirstKafkaReaderState, KafkaReaderState
 
 __all__ = ["decode_state", "encode_state", "merge_reader_states"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos.steps import Steps
-from coordlog.coordinator import (
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,

@@ -24,7 +24,12 @@ _LOOK_S = 0.005
 _PR_SET_PDEATHSIG = 1
 _MODULES = [
     *("chaos.driver_process", "chaos.client_process", "chaos.command_process"),
-    *("coordlog.cli.begin", "coordlog.cli.checkpoint", "coordlog.cli.prune", "coordlog.cli.skip"),
+    *(
+        "coordlog.cli.commands.begin",
+        "coordlog.cli.commands.checkpoint",
+        "coordlog.cli.commands.prune",
+        "coordlog.cli.commands.skip",
+    ),
     *("pyarrow.parquet", "pyarrow.csv", "kafka"),
 ]
 

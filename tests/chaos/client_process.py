@@ -11,9 +11,9 @@ from chaos.asked import Named, NameWanted
 from chaos.child import Ordered, enter, wait_until
 from chaos.steps import Steps, Told, read_notes
 from coordlog.errors import RequestError, RequestRefusedError
-from coordlog.spark_integration.client_requests import CoordinatorClient
-from coordlog.spark_integration.driver_file import driver_files
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.driver.driver_file import driver_files
+from coordlog.spark_integration.wire.client import CoordinatorClient
+from coordlog.spark_integration.wire.token import Token
 
 __all__ = ["ASKED_OPERATOR", "ClientOrders", "run_client"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from coordlog.log import broker_limits
-from coordlog.log.broker_folder import new_cluster_id
-from coordlog.log.broker_process import (
+from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker.folder import new_cluster_id
+from coordlog.log.broker.process import (
     StartedBroker,
     StartOptions,
     end_guard,
@@ -18,7 +18,7 @@ from coordlog.log.broker_process import (
     start_broker,
     stop_broker,
 )
-from coordlog.log.processes import is_alive, send_signal
+from coordlog.log.local.processes import is_alive, send_signal
 
 __all__ = ["Cluster"]
 

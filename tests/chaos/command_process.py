@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from chaos.child import Ordered, enter
 from chaos.driver_process import SteppedLog
 from chaos.steps import Steps
-from coordlog.cli.logs import KafkaLogs, LogPlace
+from coordlog.cli.log_access import KafkaLogs, LogPlace
 from coordlog.cli.main import main
+from coordlog.log.interface import Log
 from coordlog.log.kafka import Security
-from coordlog.log.port import Log
 
 __all__ = ["CommandOrders", "run_command"]
 

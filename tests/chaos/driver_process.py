@@ -19,14 +19,14 @@ from chaos.client_process import ASKED_OPERATOR
 from chaos.hosted import HostedSurroundings, fork_task_host
 from chaos.job_parts import Folders, SteppedSink, chain_of
 from chaos.steps import Steps
-from coordlog.cli.exits import Exit, exit_of
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.errors import CoordlogError
 from coordlog.log.appender import Patience
+from coordlog.log.interface import LogIdentity, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.kafka.reader import CONSUMER_OPTIONS
-from coordlog.log.port import LogIdentity, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.header import Header, decode_header
 from coordlog.schemas.record import Kind, Record
 

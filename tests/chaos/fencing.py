@@ -25,7 +25,7 @@ from chaos.fencing_commands import COMMAND_PLANS, run_command_round
 from chaos.fencing_plans import LOSER_ENDS_S, FencingError, Outcome, Plan, fenced_faults
 from chaos.job_parts import ROWS_PER_FILE, Folders, doubled
 from chaos.topic_reader import History, read_history
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 
 __all__ = ["PLANS", "main", "run_round"]
 

@@ -12,27 +12,27 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos.steps import Steps
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import CoordlogError
 from coordlog.kernel.inputs import RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import CONNECTION_CLOSE_S
-from coordlog.mailbox import Mailbox
 from coordlog.messages import DeliverEvent, DownMessage, Refused
 from coordlog.messages import InjectBarrier as BarrierMessage
-from coordlog.outside import Connections, Stage, StageEvents
-from coordlog.projections.state import JobState
-from coordlog.requests import Requests
-from coordlog.spark_integration.driver_file import (
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.runtime.ports import Connections, Stage, StageEvents
+from coordlog.runtime.requests import Requests
+from coordlog.spark_integration.driver.driver_file import (
     DriverFile,
     end_driver_file,
     forget_former_files,
     write_driver_file,
 )
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.liveness import NamedDriver, refuse_unless_gone
-from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.driver.liveness import NamedDriver, refuse_unless_gone
+from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
+from coordlog.spark_integration.wire.token import Token
 
 __all__ = ["HostedSurroundings", "fork_task_host"]
 

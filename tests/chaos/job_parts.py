@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chaos.steps import Steps
-from coordlog.chain import Chain
-from coordlog.coordinator import CoordinatorProvider
+from coordlog.api.chain import Chain
+from coordlog.api.coordinator import CoordinatorProvider
 from coordlog.schemas.payload import Payload
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.store import At, nowhere
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.store.store import At, nowhere
 from coordlog.spark_integration.transform import transform_spec
 
 __all__ = ["ROWS_PER_FILE", "Folders", "SteppedSink", "chain_of", "doubled"]

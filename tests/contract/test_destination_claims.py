@@ -17,12 +17,12 @@ import pytest
 
 from batch_fakes import ArrowFrame
 from coordlog.errors import JobMovedError, SinkError
-from coordlog.log.port import LogIdentity
+from coordlog.log.interface import LogIdentity
 from coordlog.spark_integration.batches.database import DatabaseTable
 from coordlog.spark_integration.batches.ledger import BatchKey
 from coordlog.spark_integration.batches.parquet import ParquetBatches
 from coordlog.spark_integration.batches.sinks import Batch, BatchSink
-from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 from postgres_server import postgres_server
 from s3_server import S3Server, s3_server, s3_store
 from sql_statements import executed

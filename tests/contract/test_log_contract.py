@@ -16,10 +16,10 @@ import pytest
 from containers import kafka_container
 from coordlog.errors import AppendRefusedError, LogUnavailableError, OutOfRangeError
 from coordlog.log.appender import Patience
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.interface import Log, StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log, StoredRecord, UnstoredRecord
 from log_records import counted, plain, start_driver, turns
 
 TIMEOUT_S = 20.0

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
+from coordlog.api.operator import Operator, Snapshot
 from coordlog.errors import SinkError
 from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
-from coordlog.spark_integration.files.s3_store import S3Store
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.store import FileStore
-from coordlog.subtask import Operator, Snapshot
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.store.s3 import S3Store
+from coordlog.spark_integration.files.store.store import FileStore
 from s3_server import S3Server, s3_server, s3_store
 
 __all__ = ["s3_server", "s3_store"]

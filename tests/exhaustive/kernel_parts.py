@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import (
     Action,
     CheckpointAckArrived,
@@ -41,7 +41,7 @@ from coordlog.kernel.outputs import (
     InjectBarrier,
 )
 from coordlog.kernel.step import act, step
-from coordlog.projections.state import DownEvent, JobState, UpEvent, sorted_items
+from coordlog.projections.job.state import DownEvent, JobState, UpEvent, sorted_items
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import NO_CHECKPOINT
 from machine_fakes import Count, Kept, Made, Row, Rows, Undone, Work, kept_in

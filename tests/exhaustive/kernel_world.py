@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.kernel.building import KernelConfig, StepBuilder
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.kernel.inputs import (
     AttemptLost,
     AttemptRegistered,
@@ -45,10 +45,10 @@ from coordlog.kernel.inputs import (
 )
 from coordlog.kernel.outputs import CancelStage, CompletedReleased, Effect, FenceAttempt, Settle
 from coordlog.kernel.step import due, is_ready_for_attempts
-from coordlog.projections.checkpoint_records import states_of
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.state import JobState, Phase, sorted_items
-from coordlog.restore import describe_operators, first_input, projection_of
+from coordlog.projections.job.checkpoints import states_of
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import JobState, Phase, sorted_items
+from coordlog.restore.rebuild import describe_operators, first_input, projection_of
 from coordlog.schemas.record import Kind, Record
 from exhaustive import kernel_parts as parts
 from exhaustive.kernel_parts import OPERATOR, Message, Sim

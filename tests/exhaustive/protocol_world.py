@@ -1,4 +1,4 @@
-"""The log's protocol as a world: the real `coordlog.log.protocol` and `coordlog.schemas.counting`.
+"""The log's protocol as a world: the real `coordlog.log.append_protocol` and `coordlog.schemas.validity`.
 
 One partition and a few drivers, each started once, each with turns to append. Between any two
 things that a driver does it may be paused for as long as we like, or killed. Records that are on
@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, NamedTuple
 
-from coordlog.log import protocol
-from coordlog.log.port import StoredRecord, UnstoredRecord
-from coordlog.log.protocol import DriverState, Place
-from coordlog.schemas import counting
-from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict
+from coordlog.log import append_protocol as protocol
+from coordlog.log.append_protocol import DriverState, Place
+from coordlog.log.interface import StoredRecord, UnstoredRecord
+from coordlog.schemas import validity as counting
 from coordlog.schemas.header import Header, encode_header
+from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict
 from exhaustive.search import Move
 
 __all__ = ["ProtocolWorld"]

@@ -12,14 +12,16 @@ from typing import Any, Final
 
 import pytest
 
-from coordlog.kernel import attempts, checkpoints, settling
-from coordlog.kernel.building import StepBuilder
+from coordlog.kernel import attempts, checkpoints
+from coordlog.kernel import commits as settling
+from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import AttemptRegistered
 from coordlog.kernel.outputs import AcceptAttempt, Settle
-from coordlog.log import protocol
-from coordlog.log.protocol import DriverState
-from coordlog.projections import checkpoint_records, job
-from coordlog.projections.state import (
+from coordlog.log import append_protocol as protocol
+from coordlog.log.append_protocol import DriverState
+from coordlog.projections.job import checkpoints as checkpoint_records
+from coordlog.projections.job import fold as job
+from coordlog.projections.job.state import (
     AttemptState,
     DownEvent,
     GatewayState,
@@ -30,13 +32,13 @@ from coordlog.projections.state import (
     sorted_items,
     sorted_values,
 )
-from coordlog.schemas import counting
-from coordlog.schemas.builtin import AttemptSnapshot
-from coordlog.schemas.counting import Counting, Verdict
-from coordlog.schemas.evolving import evolve
+from coordlog.schemas import validity as counting
+from coordlog.schemas.builtin_types import AttemptSnapshot
+from coordlog.schemas.evolution import evolve
 from coordlog.schemas.header import Header
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.validity import Counting, Verdict
 from exhaustive.kernel_world import Budget, KernelWorld
 from exhaustive.protocol_world import ProtocolWorld
 

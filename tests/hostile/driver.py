@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from coordlog.driver import JobDriver, JobStatus
 from coordlog.messages import (
     AckCheckpoint,
     AckEvent,
@@ -18,8 +17,9 @@ from coordlog.messages import (
     SkipSplit,
     UpMessage,
 )
-from coordlog.projections.attempts import AttemptEnd, attempts
-from coordlog.schemas.builtin import AttemptSnapshot
+from coordlog.projections.tables.attempts import AttemptEnd, attempts
+from coordlog.runtime.driver import JobDriver, JobStatus
+from coordlog.schemas.builtin_types import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import ALL_ROWS, SUBTASKS, Pipeline

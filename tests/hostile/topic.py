@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from coordlog.cli.history import record_json
-from coordlog.driver import JobStatus
+from coordlog.cli.commands.history import record_json
 from coordlog.errors import OptionError, RecordError, RestoreError
-from coordlog.log.port import LogIdentity, LogWriter, StoredRecord
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.explanation import explain_split
-from coordlog.projections.moments import moment
-from coordlog.projections.progress import ProgressFold
-from coordlog.projections.state import JobState
-from coordlog.projections.verification import verify
-from coordlog.restore import Rebuild, projection_of, rebuild
+from coordlog.log.interface import LogIdentity, LogWriter, StoredRecord
+from coordlog.projections.inspection.explain import explain_split
+from coordlog.projections.inspection.state_at import moment
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import JobState
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.progress import ProgressFold
+from coordlog.restore.rebuild import Rebuild, projection_of, rebuild
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.header import Header, encode_header
 from coordlog.schemas.record import Kind, Record

@@ -22,10 +22,14 @@ from coordlog.messages import (
     SendEvent,
     SkipSplit,
 )
-from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import (
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    Committable,
+    OperatorState,
+    SplitFinished,
+)
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.wire.messages import (
     AskCoordinator,
     ClientHello,
     Heartbeat,
@@ -35,6 +39,7 @@ from coordlog.spark_integration.wire import (
     decode_up,
     encode,
 )
+from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
     Heard,
     acked,

@@ -10,30 +10,30 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
+from coordlog.api.operator import Operator, OperatorContext, Poll, PollStatus, SourceReader
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import CoordlogError
 from coordlog.limits import CALL_TIMEOUT_S
 from coordlog.log.memory import MemoryLog
-from coordlog.mailbox import Mailbox
 from coordlog.messages import DownMessage, Marker
-from coordlog.outside import Connections
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.runtime.ports import Connections
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.subtask import Operator, OperatorContext, Poll, PollStatus, SourceReader
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
 from coordlog.testing.in_memory import InMemorySurroundings
 from endpoint_parts import TOKEN, wait_for
 

@@ -11,17 +11,17 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from coordlog.adopting import adopt
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import FencedError, RestoreError, TopicError
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.append_protocol import Place
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.protocol import Place
-from coordlog.projections.audit import audit_records
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.counting import NOTHING_COUNTED
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.offline.adopt import adopt
+from coordlog.projections.tables.audit import audit_records
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.validity import NOTHING_COUNTED
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 from log_records import start_driver

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.projections.attempts import AttemptEnd
-from coordlog.projections.audit import Audit, audit
-from coordlog.projections.split_audit import SplitPlace
+from coordlog.projections.tables.attempts import AttemptEnd
+from coordlog.projections.tables.audit import Audit, audit
+from coordlog.projections.tables.splits import SplitPlace
 from coordlog.schemas.record import NO_CHECKPOINT
 from driven_history import FILES, ROWS, SUBTASKS, driven_log
 

@@ -18,7 +18,7 @@ from _pytest.mark import ParameterSet
 from awkward_files import CASES, PACKINGS, TEXT, Case, Row, packed
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 
 duckdb = pytest.importorskip("duckdb", reason="`make setup` installs duckdb")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.log.broker_state import (
+from coordlog.log.broker.shared import StopOutcome, ensure_shared_broker, shared_status, stop_shared
+from coordlog.log.broker.state import (
     STATE_FILE,
     BrokerState,
     is_data_in_use,
@@ -20,8 +21,7 @@ from coordlog.log.broker_state import (
     this_process,
     write_state,
 )
-from coordlog.log.environment_errors import BrokerError
-from coordlog.log.shared_broker import StopOutcome, ensure_shared_broker, shared_status, stop_shared
+from coordlog.log.local.environment_errors import BrokerError
 
 _LOCKING = """\
 import fcntl, os, sys

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing import HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.api.chain import Chain
 from coordlog.log.memory import MemoryLog, _MemoryWriter
-from coordlog.mailbox import Mailbox
-from coordlog.restore import Restored
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.restore.rebuild import Restored
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.mailbox import Mailbox
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.in_memory import InMemorySurroundings
 from endpoint_parts import WAIT_S, own_threads, wait_for
 

@@ -16,11 +16,11 @@ import pytest
 
 from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
 from coordlog.messages import Accepted, AlreadyFinished, Fail, Fenced
-from coordlog.schemas.builtin import OperatorState
-from coordlog.spark_integration import driver_connection
-from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.driver_proof import require_proof
-from coordlog.spark_integration.token import Token
+from coordlog.schemas.builtin_types import OperatorState
+from coordlog.spark_integration.task import driver_connection
+from coordlog.spark_integration.task.driver_connection import DriverConnection
+from coordlog.spark_integration.wire.driver_proof import require_proof
+from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
     TOKEN,
     acked,
@@ -122,8 +122,8 @@ def test_close_sends_what_was_sent_before_it() -> None:
 
 KILLED = """
 import os, signal, sys
-from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.driver_proof import require_proof
+from coordlog.spark_integration.task.driver_connection import DriverConnection
+from coordlog.spark_integration.wire.driver_proof import require_proof
 from endpoint_parts import TOKEN, register, sent
 
 task = DriverConnection(endpoint=sys.argv[1], token=TOKEN)

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from coordlog.adopting import adopt, copy_history
-from coordlog.beginning import begin_from, find_beginning
-from coordlog.cli.exits import Exit, exit_of
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.cli.main import main
-from coordlog.driver import JobDriver, JobStatus
 from coordlog.errors import JobFailedError, RestoreError, SinkError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.offline.adopt import adopt, copy_history
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.projections.tables.audit import audit_records
+from coordlog.runtime.driver import JobDriver, JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.files.payloads import PublishFiles
 from coordlog.testing.in_memory import InMemorySurroundings

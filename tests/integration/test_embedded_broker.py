@@ -21,29 +21,29 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import TopicPartition
 
 from coordlog.errors import EnvironmentSetupError, OptionError
-from coordlog.log import broker_limits
-from coordlog.log.broker_process import is_free
-from coordlog.log.broker_state import (
-    BrokerState,
-    answers,
-    client_count,
-    count_connections,
-    read_state,
-)
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
-from coordlog.log.environment_errors import (
-    BrokerBusyError,
-    BrokerError,
-    BrokerStartError,
-)
-from coordlog.log.processes import Process, find_process, is_alive, wait_until_gone
-from coordlog.log.shared_broker import (
+from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.process import is_free
+from coordlog.log.broker.shared import (
     StopOutcome,
     ensure_shared_broker,
     shared_status,
     start_shared,
     stop_shared,
 )
+from coordlog.log.broker.state import (
+    BrokerState,
+    answers,
+    client_count,
+    count_connections,
+    read_state,
+)
+from coordlog.log.local.environment_errors import (
+    BrokerBusyError,
+    BrokerError,
+    BrokerStartError,
+)
+from coordlog.log.local.processes import Process, find_process, is_alive, wait_until_gone
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -244,7 +244,7 @@ def test_a_start_is_bounded_and_what_was_begun_is_ended(tmp_path: Path) -> None:
 def test_it_ends_when_its_parent_or_its_guard_is_killed(victim: str) -> None:
     source = (
         "import os, resource, sys\n"
-        "from coordlog.log.embedded import embedded_broker\n"
+        "from coordlog.log.broker.embedded import embedded_broker\n"
         "with embedded_broker() as broker:\n"
         # When it is killed its files are closed one after the other, the guard's pipe among the
         # first. So the guard is told long before its parent is gone.
@@ -276,7 +276,7 @@ def test_it_ends_with_its_parent_although_somebody_else_holds_the_pipe() -> None
     """A child that is forked without an exec has the guard's pipe too, and may live on."""
     source = (
         "import os, sys, time\n"
-        "from coordlog.log.embedded import embedded_broker\n"
+        "from coordlog.log.broker.embedded import embedded_broker\n"
         "with embedded_broker() as broker:\n"
         "    if (child := os.fork()) == 0:\n"
         "        os.close(1)\n"
@@ -354,7 +354,7 @@ def test_it_is_in_a_session_of_its_own_and_no_child_of_who_started_it(home: Path
 def test_two_commands_at_once_start_one(home: Path) -> None:
     source = (
         "import json\n"
-        "from coordlog.log.shared_broker import ensure_shared_broker\n"
+        "from coordlog.log.broker.shared import ensure_shared_broker\n"
         "address = ensure_shared_broker()\n"
         "print(json.dumps([address.bootstrap_servers, address.started]))\n"
     )

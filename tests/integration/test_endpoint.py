@@ -17,10 +17,9 @@ from websockets.sync.client import ClientConnection, connect
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import TAKE_OVER_PROBE_S
 from coordlog.messages import AlreadyFinished, Fenced, InjectBarrier, Refused
-from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import (
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.wire.messages import (
     DRIVER_PATH,
     VERSION_HEADER,
     WIRE_VERSION,
@@ -30,6 +29,7 @@ from coordlog.spark_integration.wire import (
     decode,
     encode,
 )
+from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import (
     TOKEN,
     acked,

@@ -23,20 +23,20 @@ from coordlog.errors import (
     SourceError,
 )
 from coordlog.messages import Fail
-from coordlog.requests import Requests
+from coordlog.runtime.requests import Requests
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.reads import LookAtReads, ReadsSeen
 from coordlog.spark_integration import request_coordinator
-from coordlog.spark_integration.certificate import (
+from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.task.driver_connection import DriverConnection
+from coordlog.spark_integration.wire.certificate import (
     CERTIFICATE_VARIABLE,
     Certificate,
     new_certificate,
 )
-from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
-from coordlog.spark_integration.driver_connection import DriverConnection
-from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.wire.token import Token
 from driver_files import write_file
 from endpoint_parts import (
     TOKEN,

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.testing import HandDrivenJob, History, replay
 from quota import User, quota_chain

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.fencing import PLANS, run_round
 from chaos.fencing_plans import Outcome, Plan
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.slow]
 

@@ -8,23 +8,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
     SubtaskGateway,
 )
-from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
-from coordlog.log.memory import MemoryLog
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.payload import Payload
-from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.source_events import SplitsDiscovered
-from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.subtask import (
+from coordlog.api.operator import (
     Operator,
     OperatorContext,
     Poll,
@@ -33,6 +25,14 @@ from coordlog.subtask import (
     SourceReader,
     Waiting,
 )
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.log.memory import MemoryLog
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.source_events import SplitsDiscovered
+from coordlog.schemas.source_facts import EnumeratorState
 from coordlog.testing.in_memory import InMemorySurroundings
 
 pytestmark = [pytest.mark.clause("M7"), pytest.mark.slow]

@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.errors import FencedError
 from coordlog.limits import CALLBACK_TIMEOUT_S, WORKER_COUNT
 from coordlog.log.memory import MemoryLog
-from coordlog.mailbox import CallbackTimeoutError
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.mailbox import CallbackTimeoutError
+from coordlog.runtime.workers import WorkTimeoutError
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.testing.in_memory import InMemorySurroundings
-from coordlog.worker_threads import WorkTimeoutError
 from kernel_fakes import Noted, Noting, NotingProvider, chain_of
 from split_fakes import chain_of as splits_chain
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaProducer
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.driver import JobStatus
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.interface import StoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import StoredRecord
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.header import HEADER_NAME
 from coordlog.schemas.record import Kind
 from file_pipeline import ALL_ROWS, KilledError, Pipeline, at, kill_driver

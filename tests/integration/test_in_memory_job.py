@@ -14,17 +14,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from coordlog.driver import JobStatus
 from coordlog.errors import FencedError, JobFailedError, RestoreError
-from coordlog.log.copying import to_append
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
-from coordlog.restore import projection_of, rebuild
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.codec import decode_record, encode_record
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from file_pipeline import (
     ALL_ROWS,
     SUBTASKS,
@@ -197,7 +197,7 @@ def test_a_driver_that_has_nothing_to_append_ends_when_another_has_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would believe itself in force, and hold its slots, for as long as its subtasks are busy."""
-    monkeypatch.setattr("coordlog.mailbox.LOG_LOOK_S", 0.05)
+    monkeypatch.setattr("coordlog.runtime.mailbox.LOG_LOOK_S", 0.05)
     busy = threading.Event()
 
     def waits(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import LogUnavailableError
+from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.runtime import to_unstored
+from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.record import Kind, Record
 from driver_files import ENDED_PROCESS, write_file
 from endpoint_parts import TOKEN, running

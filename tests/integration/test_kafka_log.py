@@ -27,9 +27,9 @@ from coordlog.errors import (
     TopicError,
 )
 from coordlog.log.appender import Patience
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
-from coordlog.log.port import UnstoredRecord
 from log_records import counted, plain, start_driver, turns
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

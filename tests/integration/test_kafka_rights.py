@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.driver import JobStatus
 from coordlog.errors import AccessError
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import UnstoredRecord
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 from file_pipeline import ALL_ROWS, FILES, KilledError, Pipeline, at, kill_driver
 from secured_broker import SecuredBroker, secured_broker
 

@@ -15,16 +15,16 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, SourceError
-from coordlog.log.copying import to_append
-from coordlog.log.exported import write_exported
+from coordlog.log.copy import to_append
+from coordlog.log.file import write_exported
+from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
-from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.secret_fields import KEY_VARIABLE
 from coordlog.spark_integration.kafka.source import KafkaSource
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from hand_history import batch_history
 from kernel_fakes import NotingProvider, chain_of
 from secret_job import SECRETS, secret_log

@@ -14,7 +14,7 @@ from kafka.structs import TopicPartition
 
 from chain_fakes import FakeContext
 from coordlog.errors import SourceError
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.spark_integration.kafka import reader as reader_module
 from coordlog.spark_integration.kafka.cluster import Cluster
 from kafka_topics import WAIT_S, ReadOut, Topics, listed, opened, read, topics_at

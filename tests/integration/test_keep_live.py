@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
 from coordlog.limits import RETAINED_CHECKPOINTS
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.state import JobState
-from coordlog.runtime import RuntimeOptions
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from one_log import checkpoint_command
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.api.chain import Chain
 from coordlog.errors import PayloadStoreError, PayloadStoreUnreachableError
 from coordlog.log import payload_store
 from coordlog.log.appender import Patience
+from coordlog.log.local.fsync import sync_path
 from coordlog.log.memory import MemoryLog
-from coordlog.log.on_disk import sync_path
 from coordlog.log.payload_store import PayloadStore
-from coordlog.payload_cleaning import FileUse, payload_use
-from coordlog.payloads import PayloadOptions
-from coordlog.projections.audit import audit_records
-from coordlog.runtime import RuntimeOptions
+from coordlog.payloads.gc import FileUse, payload_use
+from coordlog.payloads.offload import PayloadOptions
+from coordlog.projections.tables.audit import audit_records
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.payload_address import PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress, owner_of
 from coordlog.testing.in_memory import InMemorySurroundings
 from coordlog.testing.replay import ReplayError, replay
 from coordlog.testing.replay_history import History

@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from coordlog.api.chain import Chain
 from coordlog.causes import OUT_OF_SPACE
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.errors import JobFailedError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.progress import ProgressFold
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.tables.progress import ProgressFold
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import ALL_ROWS, Pipeline
 
@@ -113,7 +113,7 @@ def test_a_destination_that_is_full_ends_the_job_at_once_and_loses_nothing(
 ) -> None:
     pipeline = Pipeline(tmp_path, is_batch=False, transform=lambda batch: batch)
     with monkeypatch.context() as full:
-        reserve = "coordlog.spark_integration.files.destination.DESTINATION_RESERVE_BYTES"
+        reserve = "coordlog.spark_integration.files.sink.destination.DESTINATION_RESERVE_BYTES"
         full.setattr(reserve, 1 << 60)
         with pytest.raises(JobFailedError, match=r"\[errno 28\] [\d,]+ bytes are free") as caught:
             pipeline.drive()

@@ -20,23 +20,23 @@ from coordlog.errors import (
     OptionError,
     RequestUnansweredError,
 )
-from coordlog.log.processes import find_process
-from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
-from coordlog.spark_integration.client_requests import request_coordinator
-from coordlog.spark_integration.driver_file import (
+from coordlog.log.local.processes import find_process
+from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
+from coordlog.spark_integration.driver.driver_file import (
     end_driver_file,
     write_driver_file,
 )
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.liveness import (
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.driver.liveness import (
     Liveness,
     NamedDriver,
     SeenDriver,
     driver_liveness,
     refuse_unless_gone,
 )
-from coordlog.spark_integration.machine import Machine
-from coordlog.spark_integration.token import TOKEN_VARIABLE, Token
+from coordlog.spark_integration.driver.machine import Machine
+from coordlog.spark_integration.wire.client import request_coordinator
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token
 from driver_files import ENDED_PROCESS, file_of, write_file
 from endpoint_parts import TOKEN, Heard, running
 
@@ -94,7 +94,7 @@ def standing_still() -> Iterator[str]:
 def test_a_driver_that_stands_still_is_not_taken_for_gone_and_is_once_it_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordlog.spark_integration.liveness.TAKE_OVER_PROBE_S", 1.0)
+    monkeypatch.setattr("coordlog.spark_integration.driver.liveness.TAKE_OVER_PROBE_S", 1.0)
     with standing_still() as address:
         still = seen(address)
         assert still.liveness is Liveness.UNKNOWN

@@ -12,9 +12,9 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 
 from coordlog.cli.main import main
 from coordlog.errors import TopicError
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.kafka.access import OLDEST_BROKER, refuse_old
+from coordlog.log.kafka.errors import OLDEST_BROKER, refuse_old
 from old_broker import broker_of_version
 
 pytestmark = pytest.mark.slow

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.api.chain import Chain
 from coordlog.errors import JobFailedError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.splits import Skipped, SplitsState
-from coordlog.projections.state import JobState
-from coordlog.runtime import RuntimeOptions
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.projections.job.state import JobState
+from coordlog.projections.splits.fold import Skipped, SplitsState
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobResult, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing.in_memory import InMemorySurroundings
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from coordlog.driver import JobDriver, JobStatus
 from coordlog.errors import JobFailedError
-from coordlog.projections.audit import audit
-from coordlog.projections.progress import JobEnd, progress
-from coordlog.projections.split_audit import SplitPlace
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.progress import JobEnd, progress
+from coordlog.projections.tables.splits import SplitPlace
+from coordlog.runtime.driver import JobDriver, JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.testing.in_memory import InMemorySurroundings
 from examples.demo_parts.follow import Follower

@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.errors import OutOfRangeError, RestoreError
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.snapshots import SNAPSHOT_TYPE
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import JobSnapshot
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from driven_history import ALL_ROWS, DrivenJob
 from endpoint_parts import TOKEN, EndpointSurroundings
 from file_pipeline import FILES, ROWS, Pipeline

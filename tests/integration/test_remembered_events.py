@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.operator import Operator, OperatorContext, Poll, PollStatus, SourceReader
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.limits import REMEMBERED_EVENTS_BYTES_MAX
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.remembered import FORGETS, weight
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.remembered import FORGETS, weight
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import SplitsDiscovered
 from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.subtask import Operator, OperatorContext, Poll, PollStatus, SourceReader
 from coordlog.testing.in_memory import InMemorySurroundings
 
 EVENT_BYTES = 250_000

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from coordlog.driver import DriverOptions, JobDriver
 from coordlog.errors import (
     CoordinatorRestartingError,
     NoSuchOperatorError,
@@ -28,13 +27,14 @@ from coordlog.errors import (
 )
 from coordlog.limits import CONNECTION_CLOSE_S
 from coordlog.log.memory import MemoryLog
-from coordlog.requests import Answer, Requests
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.requests import Answer, Requests
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import request_coordinator
-from coordlog.spark_integration.client_requests import CoordinatorClient
-from coordlog.spark_integration.token import Token
-from coordlog.spark_integration.wire import REQUEST_PATH, AskCoordinator, Heartbeat, encode
+from coordlog.spark_integration.wire.client import CoordinatorClient
+from coordlog.spark_integration.wire.messages import REQUEST_PATH, AskCoordinator, Heartbeat, encode
+from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import TOKEN, EndpointSurroundings, connected, running, wait_for
 from kernel_fakes import Noting, Stranger, chain_of
 from request_fakes import AnsweringProvider, HowMany, SoMany

@@ -16,14 +16,14 @@ import pytest
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.errors import CoordlogError, RecordError, RestoreError, SinkError
-from coordlog.log.copying import to_append
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.copy import to_append
+from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import Log, StoredRecord
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import to_unstored
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.header import decode_header, encode_header
 from coordlog.schemas.record import Kind
 from file_pipeline import SUBTASKS, KilledError, Pipeline, at, kill_driver

@@ -10,18 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
-from coordlog.cli.logs import Logs
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
+from coordlog.cli.log_access import Logs
 from coordlog.cli.main import main
-from coordlog.driver import DriverOptions, JobDriver, JobStatus
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.state import JobState
-from coordlog.runtime import RuntimeOptions
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.token import TOKEN_VARIABLE
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.driver import DriverOptions, JobDriver, JobStatus
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE
 from endpoint_parts import TOKEN, EndpointSurroundings, wait_for
 from one_log import OneLog
 

@@ -13,23 +13,23 @@ import pytest
 
 from coordlog.cli.living import driver_in
 from coordlog.coordinators.commits import CommitCoordinator
-from coordlog.driver import JobDriver, JobResult, JobStatus
 from coordlog.errors import EnvironmentSetupError
 from coordlog.limits import STOP_RECORD_S
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import _MemoryWriter
-from coordlog.log.port import UnstoredRecord
-from coordlog.own_reign import read_job
-from coordlog.projections.attempts import AttemptEnd
-from coordlog.projections.audit import audit
-from coordlog.projections.epoch_audit import EpochEnd
-from coordlog.projections.grants import uncommitted
-from coordlog.projections.state import DriverStop
-from coordlog.projections.stops import is_driver_stopped
-from coordlog.schemas.builtin import StopRequested
+from coordlog.offline.epoch import read_job
+from coordlog.projections.job.grants import uncommitted
+from coordlog.projections.job.state import DriverStop
+from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.tables.attempts import AttemptEnd
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.epochs import EpochEnd
+from coordlog.runtime.driver import JobDriver, JobResult, JobStatus
+from coordlog.schemas.builtin_types import StopRequested
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.spark_integration.liveness import Liveness, driver_liveness
+from coordlog.spark_integration.driver.liveness import Liveness, driver_liveness
 from endpoint_parts import wait_for
 from examples.demo_parts.follow import Follower
 from file_pipeline import ALL_ROWS, SUBTASKS, WAIT_S, Pipeline, at

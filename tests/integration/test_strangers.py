@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from coordlog.limits import MESSAGE_BYTES_MAX, STRANGER_BYTES_MAX
-from coordlog.spark_integration.certificate import new_certificate
-from coordlog.spark_integration.driver_proof import DriverHeard, hear_driver
-from coordlog.spark_integration.strangers import Listener, Strangers
-from coordlog.spark_integration.wire import WIRE_VERSION
+from coordlog.spark_integration.wire.certificate import new_certificate
+from coordlog.spark_integration.wire.driver_proof import DriverHeard, hear_driver
+from coordlog.spark_integration.wire.messages import WIRE_VERSION
+from coordlog.spark_integration.wire.strangers import Listener, Strangers
 from endpoint_parts import TOKEN, acked, connected, register, running, say, wait_for
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 from pyspark import cloudpickle
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
 from coordlog.messages import (
     Accepted,
@@ -27,9 +28,8 @@ from coordlog.messages import (
 )
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.task import TaskChain, TaskIds, TaskWork, run_task
-from coordlog.subtask import Poll, PollStatus, SourceReader
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.task.task import TaskChain, TaskIds, TaskWork, run_task
 from endpoint_parts import TOKEN, Heard, own_threads, running, wait_for
 
 pytestmark = pytest.mark.timeout(120)

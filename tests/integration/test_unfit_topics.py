@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.testing import HandDrivenJob
 from quota import quota_chain

@@ -32,7 +32,7 @@ def test_the_wheel_installs_runs_and_leaves_nothing(wheel: Path, tmp_path: Path)
         "import importlib\n"
         f"for name in {PACKAGES!r}:\n"
         "    print(importlib.import_module(name).__file__)\n"
-        "from coordlog.log.jar_lock import JarSet, locked\n"
+        "from coordlog.log.broker.jar_lock import JarSet, locked\n"
         "assert all(locked(one) for one in JarSet)\n"
     )
     files = environment.run("python", "-W", "ignore", "-c", program, where=where).splitlines()

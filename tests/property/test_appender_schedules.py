@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordlog.log import protocol
+from coordlog.log import append_protocol as protocol
+from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
 from coordlog.log.reader import read_counted
 from log_records import epoch_started, place_of, turns
 

@@ -12,15 +12,15 @@ from itertools import pairwise
 
 import pytest
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError
 from coordlog.limits import KEPT_CHECKPOINTS_MAX
-from coordlog.own_reign import append_fact, read_records
-from coordlog.projections.verification import verify
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
+from coordlog.offline.epoch import append_fact, read_records
+from coordlog.projections.inspection.verify import verify
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6"), pytest.mark.clause("H1")]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordlog.schemas.counting import Verdict, counted_turns, judge
 from coordlog.schemas.header import Header
+from coordlog.schemas.validity import Verdict, counted_turns, judge
 
 
 @dataclass(frozen=True)

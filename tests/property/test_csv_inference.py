@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files import csv_schema
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.formats import csv_schema
+from coordlog.spark_integration.files.source.source import FileSource
 
 POOLS: Final[Sequence[Sequence[str]]] = (
     ("1", "2", "-3", "+4", " 5", "0"),

@@ -14,17 +14,17 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import CommittableOf
-from coordlog.kernel.building import KernelConfig
+from coordlog.api.coordinator import CommittableOf
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import DriverStops, StopAsked
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.state import Phase
-from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of

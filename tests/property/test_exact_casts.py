@@ -22,10 +22,10 @@ from chain_fakes import contents, read_all
 from coordlog.errors import SinkError, SourceError
 from coordlog.limits import CSV_BLOCK_BYTES
 from coordlog.spark_integration.batches.database import Connect, _InsertTask
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast
-from coordlog.spark_integration.files import csv_schema
-from coordlog.spark_integration.files.fitting import MisfitError, fitted
-from coordlog.spark_integration.files.source import FileSource, Format
+from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
+from coordlog.spark_integration.files.formats import csv_schema
+from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted
+from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.kafka.rows import RowFormat
 from exact_judge import (
     CELLS,

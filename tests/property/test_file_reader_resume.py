@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 
 ROW_COUNT = 60
 EXPECTED = [(i, f"name {i}") for i in range(ROW_COUNT)]

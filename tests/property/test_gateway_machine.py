@@ -22,13 +22,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordlog.coordinator import EventFuture
-from coordlog.kernel.building import KernelConfig
+from coordlog.api.coordinator import EventFuture
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import CheckpointTimedOut
 from coordlog.messages import DeliverEvent, InjectBarrier
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, Noting, NotingProvider, chain_of
 
 SUBTASKS = st.integers(0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.schemas.foreign import foreign_avro
+from coordlog.schemas.untrusted_schema import foreign_avro
 from hostile.driver import hostile_run
 from hostile.growth import GROWTH_MAX, grown, tracing
 from hostile.topic import HostileTopic

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.kernel.building import KernelConfig
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import (
     Accepted,
     AckCheckpoint,
@@ -28,13 +28,13 @@ from coordlog.messages import (
     SendEvent,
     UpMessage,
 )
-from coordlog.projections.checkpoint_records import states_of
-from coordlog.projections.remembered import has_forgotten
-from coordlog.projections.state import AttemptState, Phase
-from coordlog.restore import Rebuild, projection_of
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.checkpoints import states_of
+from coordlog.projections.job.remembered import has_forgotten
+from coordlog.projections.job.state import AttemptState, Phase
+from coordlog.restore.rebuild import Rebuild, projection_of
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import payload_type_of
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import IdleReader, prefix_of
 from machine_fakes import CountingProvider, Kept, Row, Work, kept_in
 from random_machine import printed_if_it_fails

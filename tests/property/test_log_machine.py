@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from coordlog.errors import FencedError, LogUnavailableError
+from coordlog.log.append_protocol import Place
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import Fail, Fault, Meanwhile, MemoryLog, Slow, Unknown
-from coordlog.log.port import UnstoredRecord
-from coordlog.log.protocol import Place
-from coordlog.schemas.counting import NOTHING_COUNTED, Counting, count
 from coordlog.schemas.header import decode_header
+from coordlog.schemas.validity import NOTHING_COUNTED, Counting, count
 from log_records import Driver, FakeClock, counted, epoch_started, place_of, start_driver, turns
 
 PARTS = st.sets(st.integers(0, 4), max_size=4)

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from coordlog.projections.split_table import PAGE_SPLITS
-from coordlog.projections.splits import (
+from coordlog.projections.snapshot.splits_codec import LISTED_SPLITS, SplitsCodec
+from coordlog.projections.splits.fold import (
     Assigned,
     Finished,
     Skipped,
     SplitsState,
     WithEnumerator,
 )
-from coordlog.projections.splits_codec import LISTED_SPLITS, SplitsCodec
-from coordlog.schemas.builtin import SplitFinished, SplitSkipped
+from coordlog.projections.splits.table import PAGE_SPLITS
+from coordlog.schemas.builtin_types import SplitFinished, SplitSkipped
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
 from coordlog.schemas.source_events import AddSplits, Split, SplitsDiscovered

@@ -16,7 +16,7 @@ import pytest
 
 from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 
 _WORDS: Final = (
     "", "a", "ä🚂", "007", "7", "-0", "1.5", "1e3", "nan", "inf", "9007199254740993", "0x1F", "true", "False",

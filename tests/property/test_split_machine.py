@@ -22,13 +22,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordlog.chain import Chain, SourceSpec
+from coordlog.api.chain import Chain, SourceSpec
 from coordlog.coordinators.splits import Assignment, SplitCoordinatorProvider
-from coordlog.kernel.building import KernelConfig
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.kernel.builder import KernelConfig
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.source_events import RequestSplit
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import IdleReader
 from split_fakes import listing, places
 from sweep_worlds import SplitTask

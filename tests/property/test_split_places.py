@@ -19,13 +19,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordlog.chain import Chain, SourceSpec
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.coordinators.splits import Assignment, SplitCoordinatorProvider
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import Accepted, DeliverEvent, InjectBarrier
-from coordlog.projections.splits import Assigned, Finished, Skipped, SplitsState, WithEnumerator
-from coordlog.projections.state import Phase
-from coordlog.schemas.builtin import SkipSplit, SplitFinished, SplitSkipped
+from coordlog.projections.job.state import Phase
+from coordlog.projections.splits.fold import (
+    Assigned,
+    Finished,
+    Skipped,
+    SplitsState,
+    WithEnumerator,
+)
+from coordlog.schemas.builtin_types import SkipSplit, SplitFinished, SplitSkipped
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import (
     AddSplits,
@@ -34,8 +41,7 @@ from coordlog.schemas.source_events import (
     Split,
     SplitsDiscovered,
 )
-from coordlog.subtask import Poll, PollStatus, SourceReader
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 
 NAMES = tuple("abcdefghijklmnop")
 PARALLELISM = 3

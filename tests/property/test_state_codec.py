@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from coordlog.projections.job import JobProjection
-from coordlog.projections.snapshots import SnapshotCodec
-from coordlog.projections.split_table import (
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import JobState
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.projections.snapshot.codec import SnapshotCodec
+from coordlog.projections.snapshot.splits_codec import SPLITS, SplitsCodec
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import (
     PAGE_SPLITS,
     Assigned,
     Place,
     SplitTable,
     WithEnumerator,
 )
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import SPLITS, SplitsCodec
-from coordlog.projections.state import JobState
-from coordlog.projections.state_codec import DerivedCodec
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.source_events import Split
 from kernel_fakes import HANDLED

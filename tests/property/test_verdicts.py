@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordlog.projections.audit import UNFINISHED
-from coordlog.schemas.counting import NOTHING_COUNTED, Counting, Verdict, judge
+from coordlog.projections.tables.audit import UNFINISHED
 from coordlog.schemas.header import Header, decode_header, encode_header
-from coordlog.spark_integration.verdicts import Teller, why_not
+from coordlog.schemas.validity import NOTHING_COUNTED, Counting, Verdict, judge
+from coordlog.spark_integration.history_frames.bulk_validity import Teller, why_not
 
 
 def _plain(epoch: int, sequence: int, remaining: int) -> bytes:

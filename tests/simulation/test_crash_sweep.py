@@ -16,7 +16,7 @@ import pytest
 
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
-from coordlog.restore import projection_of, rebuild
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind, Record
 from kernel_fakes import prefix_of
 from machine_fakes import Kept

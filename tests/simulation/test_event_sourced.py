@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.kernel.building import KernelConfig
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.kernel.builder import KernelConfig
+from coordlog.testing.driven_job import HandDrivenJob
 from quota import User, quota_chain, quota_of
 
 SUBTASKS, NUMBERS, RUNS = 3, 8, 30

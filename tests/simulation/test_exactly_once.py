@@ -14,10 +14,10 @@ import pytest
 
 from coordlog.kernel import checkpoints
 from coordlog.kernel.inputs import Action, SendEvent
-from coordlog.projections.state import JobState, PendingCheckpoint
-from coordlog.schemas.evolving import evolve
+from coordlog.projections.job.state import JobState, PendingCheckpoint
+from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from exactly_once_parts import FailOnce, NotExactlyOnceError
 from exactly_once_runs import (
     Faulty,
@@ -289,5 +289,5 @@ def test_without_closing_until_the_ack_the_scenario_fails(
             del changes["closed_by"]
         return evolve(value, **changes)
 
-    monkeypatch.setattr("coordlog.projections.checkpoint_records.evolve", open_always)
+    monkeypatch.setattr("coordlog.projections.job.checkpoints.evolve", open_always)
     assert _is_noticed(seed, two_coordinators)

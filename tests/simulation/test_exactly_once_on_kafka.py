@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
 from coordlog.log.kafka import KafkaLog
 from exactly_once_runs import two_coordinators
 from exactly_once_world import Weather

@@ -8,21 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import CheckpointResult
+from coordlog.api.coordinator import CheckpointResult
 from coordlog.kernel.outputs import AnswerRequest, Step
-from coordlog.log import protocol
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections import checkpoint_records, skips, splits
-from coordlog.projections.state import GatewayState
-from coordlog.requests import Requests
-from coordlog.runtime import Runtime
+from coordlog.log import append_protocol as protocol
+from coordlog.log.interface import UnstoredRecord
+from coordlog.projections.job import checkpoints as checkpoint_records
+from coordlog.projections.job import skips
+from coordlog.projections.job.state import GatewayState
+from coordlog.projections.splits import fold as splits
+from coordlog.runtime.requests import Requests
+from coordlog.runtime.runtime import Runtime
+from coordlog.runtime.turns import Turn
 from coordlog.testing import simulation_job
 from coordlog.testing.simulate import main
 from coordlog.testing.simulation import Simulation, SimulationError, simulate
 from coordlog.testing.simulation_agenda import Weather
 from coordlog.testing.simulation_driver import SimulatedDriver
 from coordlog.testing.simulation_job import JobSize
-from coordlog.turns import Turn
 
 WHOLE = 600
 """Schedules that run to the job's end: 380 events on average."""

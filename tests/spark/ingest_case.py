@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow.dataset as ds
 
 from coordlog.log.kafka import KafkaLog
-from coordlog.projections.audit import Audit, audit
+from coordlog.projections.tables.audit import Audit, audit
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower, open_log
 from examples.demo_parts.processes import IngestProcess, pids_with_tag

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from coordlog.errors import EnvironmentSetupError
-from coordlog.log.jars import JarSet, resolve
+from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.spark_integration.session import local_session
 
 __all__ = ["shared_session", "spark_with_kafka"]

@@ -11,11 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
-from coordlog.schemas.payload import Payload, event
-from coordlog.schemas.source_events import AddSplits, NoMoreSplits
-from coordlog.subtask import (
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.operator import (
     FinishedSplit,
     Operator,
     OperatorContext,
@@ -23,6 +21,8 @@ from coordlog.subtask import (
     PollStatus,
     SourceReader,
 )
+from coordlog.schemas.payload import Payload, event
+from coordlog.schemas.source_events import AddSplits, NoMoreSplits
 
 __all__ = ["CHAIN", "Counted", "Started"]
 

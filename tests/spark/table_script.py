@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from batch_cases import StreamCase
 from batch_fakes import Stop
 from coordlog.errors import SinkError
-from coordlog.log.jars import JarSet, resolve
+from coordlog.log.broker.jars import JarSet, resolve
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import local_session

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -21,9 +21,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
-from coordlog.projections.attempts import AttemptEnd
-from coordlog.projections.audit import Audit, audit
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.projections.tables.attempts import AttemptEnd
+from coordlog.projections.tables.audit import Audit, audit
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind, open_log
 from kafka_topics import Topics, topics_at

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from coordlog.errors import OptionError, SourceError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import FileSource
 from coordlog.spark_integration.dataframes import CoordinatedReads, coordinated

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
-from coordlog.projections.read_audit import reads as reads_of
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.reads import reads as reads_of
 from coordlog.spark_integration.dataframes import coordinated
 from kafka_topics import Topics, topics_at
 

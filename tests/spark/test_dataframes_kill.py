@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
-from coordlog.projections.audit import audit_records
-from coordlog.projections.read_audit import ReadRow, reads
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.reads import ReadRow, reads
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower, open_log
 

@@ -15,10 +15,10 @@ import pytest
 
 from brokers import broker
 from coordlog.errors import UsageError
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import ParquetSink, exactly_once
 

@@ -12,7 +12,7 @@ import pytest
 
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration import (
     DatabaseTable,

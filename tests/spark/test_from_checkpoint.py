@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from coordlog.driver import JobStatus
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
-from coordlog.schemas.builtin import KeepCheckpoint, KeepRecorded
+from coordlog.runtime.driver import JobStatus
+from coordlog.schemas.builtin_types import KeepCheckpoint, KeepRecorded
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 
 from .kafka_session import shared_session

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 
 __all__ = ["broker"]
 

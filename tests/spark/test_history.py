@@ -16,16 +16,16 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from coordlog.errors import RecordError
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.audit import Audit, audit, audit_records
-from coordlog.schemas.builtin import SplitFinished
+from coordlog.projections.tables.audit import Audit, audit, audit_records
+from coordlog.schemas.builtin_types import SplitFinished
 from coordlog.schemas.header import decode_header
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import AddSplits
-from coordlog.spark_integration.history_frames import create_views, history, history_stream
+from coordlog.spark_integration.history_frames.frames import create_views, history, history_stream
 from hand_history import HandHistory, batch_history, skipping_history, streaming_history
 from recorded_history import JOB, recorded_history
 

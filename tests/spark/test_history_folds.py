@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.header import decode_header
-from coordlog.spark_integration.history_folds import STREAM_INPUT
-from coordlog.spark_integration.history_frames import told_in_batch, told_in_stream
-from coordlog.spark_integration.verdicts import REASONS
+from coordlog.spark_integration.history_frames.bulk_validity import REASONS
+from coordlog.spark_integration.history_frames.folds import STREAM_INPUT
+from coordlog.spark_integration.history_frames.frames import told_in_batch, told_in_stream
 from recorded_history import recorded_history
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from brokers import broker
 from coordlog.cli.main import main
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.kafka import KafkaLog, list_jobs
-from coordlog.log.port import UnstoredRecord
 from coordlog.schemas.codec import header_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Kind, Record
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def never(*_args: object, **_kwargs: object) -> None:
         raise AssertionError("Spark starts, though the job can be refused without it")
 
-    monkeypatch.setattr("coordlog.cli.ingest_spark.spark_session", never)
+    monkeypatch.setattr("coordlog.cli.ingest.spark.spark_session", never)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("id\n1\n2\n", encoding="utf-8")
     return tmp_path
@@ -158,7 +158,7 @@ def test_a_url_with_credentials_is_wrong_usage_and_is_shown_nowhere(refused: Ref
 def test_a_destination_with_too_little_space_is_status_6_and_no_job_begins(
     refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = "coordlog.spark_integration.files.destination.DESTINATION_FREE_BYTES_MIN"
+    needed = "coordlog.spark_integration.files.sink.destination.DESTINATION_FREE_BYTES_MIN"
     monkeypatch.setattr(needed, 1 << 60)
 
     done = refused.run()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
-from coordlog.projections.attempts import AttemptEnd
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.projections.tables.attempts import AttemptEnd
 from coordlog.schemas.record import Kind
 from examples.demo_parts.processes import WrongProcessError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.processes import kill_all, pids_with_tag
 

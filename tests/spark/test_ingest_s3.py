@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.schemas.record import Kind
 from s3_server import S3Server, s3_server, s3_store
 

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.spark_integration.files.source.source import FileSource
 from examples.demo_parts.processes import IngestProcess
 
 __all__ = ["broker"]

@@ -21,13 +21,13 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
-from coordlog.driver import JobStatus
 from coordlog.errors import EnvironmentSetupError, JobFailedError
-from coordlog.log.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.broker.embedded import EmbeddedBroker, embedded_broker
+from coordlog.log.interface import Log
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
-from coordlog.restore import Restored
+from coordlog.restore.rebuild import Restored
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.transform import TransformFunction

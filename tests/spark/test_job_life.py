@@ -18,12 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from brokers import broker
-from coordlog.driver import JobStatus
 from coordlog.errors import EnvironmentSetupError, JobFailedError
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
+from coordlog.log.interface import Log
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 from coordlog.spark_integration.transform import TransformFunction
@@ -114,7 +114,7 @@ def test_two_jobs_share_a_session_and_a_broker_and_a_third_is_refused_by_numbers
     logs: dict[str, KafkaLog],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordlog.spark_integration.stage.SLOTS_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("coordlog.spark_integration.driver.stage.SLOTS_TIMEOUT_S", 2.0)
     first, second, third_id = logs
     gate = folder / "gate"
     working: dict[str, set[int]] = {first: set(), second: set()}

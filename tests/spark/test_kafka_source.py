@@ -16,10 +16,10 @@ from kafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from brokers import broker
-from coordlog.driver import JobStatus
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit
+from coordlog.projections.tables.audit import audit
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import Job, KafkaSource, ParquetSink
 from examples.demo_parts.follow import Follower, open_log

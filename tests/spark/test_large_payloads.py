@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from coordlog.driver import JobStatus
-from coordlog.log.embedded import embedded_broker
+from coordlog.log.broker.embedded import embedded_broker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.payload_store import PayloadStore
+from coordlog.runtime.driver import JobStatus
 from coordlog.spark_integration import Job
 from payload_chain import MODEL, Heard, digest, links
 

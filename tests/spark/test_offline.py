@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from coordlog.log.jars import JarSet, resolve
-from coordlog.log.user_folders import cache_folder
+from coordlog.log.broker.jars import JarSet, resolve
+from coordlog.log.local.paths import cache_folder
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from coordlog.log.kafka import KafkaLog
-from coordlog.spark_integration.history_frames import history
+from coordlog.spark_integration.history_frames.frames import history
 from hand_history import batch_history
 from secured_broker import PASSWORD, secured_broker
 

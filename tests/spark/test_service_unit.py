@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from brokers import broker
-from coordlog.cli.exits import Exit
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.cli.exit_status import Exit
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.schemas.record import Kind
 from examples.demo_parts.follow import Follower, open_log
 from examples.demo_parts.processes import TAG_VARIABLE, kill_all, pids_with_tag

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chain_fakes import FakeContext
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
 from coordlog.spark_integration.files.names import escaped
-from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.sink.sink import ParquetSink
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -20,11 +20,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from brokers import broker
-from coordlog.driver import JobStatus
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit
+from coordlog.projections.tables.audit import audit
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration import FileSource, Job, ParquetSink
 

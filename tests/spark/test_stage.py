@@ -35,9 +35,9 @@ from coordlog.messages import (
 )
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.source_events import AddSplits, NoMoreSplits, Split
-from coordlog.spark_integration.endpoint import Endpoint
-from coordlog.spark_integration.stage import SparkStage, check_slots, endpoint_host
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.driver.endpoint import Endpoint
+from coordlog.spark_integration.driver.stage import SparkStage, check_slots, endpoint_host
+from coordlog.spark_integration.wire.token import Token
 
 from .left_threads import left_threads
 from .stage_chain import CHAIN, Started

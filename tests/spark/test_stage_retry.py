@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from coordlog.driver import JobStatus
 from coordlog.log.memory import MemoryLog
+from coordlog.runtime.driver import JobStatus
 from coordlog.schemas.record import Kind, Record
-from coordlog.spark_integration import FileSource, Job, ParquetSink, stage
-from coordlog.spark_integration.task import TaskWork, spark_function
+from coordlog.spark_integration import FileSource, Job, ParquetSink
+from coordlog.spark_integration.driver import stage
+from coordlog.spark_integration.task.task import TaskWork, spark_function
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kill]
 

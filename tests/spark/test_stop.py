@@ -20,7 +20,7 @@ import pytest
 from nbclient import NotebookClient
 
 from brokers import broker
-from coordlog.log.embedded import EmbeddedBroker
+from coordlog.log.broker.embedded import EmbeddedBroker
 from coordlog.log.kafka import KafkaLog
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.follow import Follower, open_log

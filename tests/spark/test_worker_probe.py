@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 WAIT_S: Final = 200.0
 
 OPERATOR: Final = """
-from coordlog.subtask import Operator
+from coordlog.api.operator import Operator
 
 class Passing(Operator):
     def process(self, batch):
@@ -30,10 +30,10 @@ folder = Path(sys.argv[1])
 sys.path.insert(0, str(folder / "lib"))  # of this process alone
 
 import only_here
-from coordlog.chain import OperatorSpec
+from coordlog.api.chain import OperatorSpec
 from coordlog.errors import JobFailedError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit
+from coordlog.projections.tables.audit import audit
 from coordlog.spark_integration import FileSource, Job, local_session
 
 log = MemoryLog("unfit")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordlog.messages import Marker
-from coordlog.runtime import RuntimeOptions
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of, event_ids, inside, send_down
 
 pytestmark = pytest.mark.clause("C4")

@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from immutables import Map
 
-from coordlog.adopting import adopt, checked, copy_history
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import (
     AppendRefusedError,
@@ -22,29 +21,30 @@ from coordlog.errors import (
     RestoreError,
     SinkError,
 )
-from coordlog.kernel.building import KernelConfig, StepBuilder
+from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.limits import GROUP_RECORDS_MAX
+from coordlog.log.append_protocol import Place as LogPlace
 from coordlog.log.appender import Patience
-from coordlog.log.copying import to_append
-from coordlog.log.exported import write_exported
+from coordlog.log.copy import to_append
+from coordlog.log.file import write_exported
+from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
-from coordlog.log.port import Log, StoredRecord
-from coordlog.log.protocol import Place as LogPlace
-from coordlog.own_reign import begin_reign, check_known_types, read_job, read_records
-from coordlog.own_snapshot import take_own_snapshot
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.snapshots import SnapshotCodec
-from coordlog.projections.state import JobState
-from coordlog.projections.verification import verify
-from coordlog.restore import check_identity, projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import SnapshotWanted
-from coordlog.schemas.counting import NOTHING_COUNTED
+from coordlog.offline.adopt import adopt, checked, copy_history
+from coordlog.offline.epoch import begin_reign, check_known_types, read_job, read_records
+from coordlog.offline.snapshot import take_own_snapshot
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import JobState
+from coordlog.projections.snapshot.codec import SnapshotCodec
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.restore.rebuild import check_identity, projection_of, rebuild
+from coordlog.restore.snapshots import find_snapshot
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import SnapshotWanted
 from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload_address import PayloadAddress
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import PayloadAddress
-from coordlog.snapshots import find_snapshot
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.schemas.validity import NOTHING_COUNTED
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from hand_history import streaming_history
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of

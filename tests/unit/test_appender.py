@@ -16,9 +16,9 @@ from coordlog.errors import (
     OutOfRangeError,
 )
 from coordlog.log.appender import take_over
+from coordlog.log.interface import LogWriter, StoredRecord, UnstoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Slow, Unknown
-from coordlog.log.port import LogWriter, StoredRecord, UnstoredRecord
-from coordlog.schemas.counting import NOTHING_COUNTED
+from coordlog.schemas.validity import NOTHING_COUNTED
 from log_records import FakeClock, counted, epoch_started, place_of, plain, start_driver, turns
 
 

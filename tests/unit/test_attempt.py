@@ -21,7 +21,12 @@ from attempt_fakes import (
     runner_of,
     split_end,
 )
-from coordlog.attempt import StepStatus
+from coordlog.api.operator import (
+    Poll,
+    PollStatus,
+    SkippedSplit,
+    Snapshot,
+)
 from coordlog.errors import ClosedError, FencedAttemptError, TooLargeError, UsageError
 from coordlog.limits import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 from coordlog.messages import (
@@ -37,14 +42,9 @@ from coordlog.messages import (
     SendEvent,
     SkipSplit,
 )
-from coordlog.schemas.builtin import Committable, OperatorState
+from coordlog.schemas.builtin_types import Committable, OperatorState
 from coordlog.schemas.source_events import NoMoreSplits
-from coordlog.subtask import (
-    Poll,
-    PollStatus,
-    SkippedSplit,
-    Snapshot,
-)
+from coordlog.task.attempt import StepStatus
 
 # The order of calls
 

@@ -22,7 +22,7 @@ from attempt_fakes import (
     polled,
     runner_of,
 )
-from coordlog.attempt import StepStatus
+from coordlog.api.operator import OperatorContext, PollStatus
 from coordlog.errors import FencedAttemptError
 from coordlog.messages import (
     AckCheckpoint,
@@ -35,11 +35,11 @@ from coordlog.messages import (
     Register,
     SendEvent,
 )
-from coordlog.schemas.builtin import OperatorState
+from coordlog.schemas.builtin_types import OperatorState
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import NoMoreSplits
-from coordlog.subtask import OperatorContext, PollStatus
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.task.attempt import StepStatus
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, chain_of
 
 

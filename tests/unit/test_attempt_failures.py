@@ -25,7 +25,9 @@ from attempt_fakes import (
     runner_of,
     split_end,
 )
-from coordlog.attempt import AttemptRunner
+from coordlog.api.operator import (
+    OperatorContext,
+)
 from coordlog.causes import OUT_OF_SPACE
 from coordlog.errors import FencedAttemptError
 from coordlog.limits import REASON_CHARS_MAX
@@ -39,10 +41,8 @@ from coordlog.messages import (
     InjectBarrier,
     UpMessage,
 )
-from coordlog.schemas.builtin import OperatorState
-from coordlog.subtask import (
-    OperatorContext,
-)
+from coordlog.schemas.builtin_types import OperatorState
+from coordlog.task.attempt import AttemptRunner
 
 # Failures
 
@@ -381,7 +381,7 @@ def failure_of(error: BaseException) -> Fail:
 def test_memory_that_is_refused_is_told_with_what_is_held_and_the_limit(
     monkeypatch: pytest.MonkeyPatch, limit: int, says: str
 ) -> None:
-    monkeypatch.setattr("coordlog.attempt.resource.getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr("coordlog.task.attempt.resource.getrlimit", lambda _: (limit, limit))
 
     last = failure_of(MemoryError()).reason.strip().splitlines()[-1]
 

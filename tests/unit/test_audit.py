@@ -6,12 +6,12 @@ import pytest
 
 from coordlog.errors import RecordError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.attempts import AttemptEnd, AttemptRow
-from coordlog.projections.audit import Audit, AuditRecord, audit, audit_records
-from coordlog.projections.checkpoint_audit import CheckpointStatus
-from coordlog.projections.payload_json import on_one_line, to_json
-from coordlog.projections.split_audit import SplitPlace, SplitRow
-from coordlog.schemas.builtin import AttemptSnapshot, Committable
+from coordlog.projections.tables.attempts import AttemptEnd, AttemptRow
+from coordlog.projections.tables.audit import Audit, AuditRecord, audit, audit_records
+from coordlog.projections.tables.checkpoints import CheckpointStatus
+from coordlog.projections.tables.payload_json import on_one_line, to_json
+from coordlog.projections.tables.splits import SplitPlace, SplitRow
+from coordlog.schemas.builtin_types import AttemptSnapshot, Committable
 from coordlog.schemas.record import Kind
 from hand_history import (
     BEGAN_US,

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import BAD_FILES_NAMED_MAX
-from coordlog.spark_integration.files.discovery import FileWatch
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.split_bytes import decode_split
-from coordlog.subtask import PollStatus
+from coordlog.spark_integration.files.source.discovery import FileWatch
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split
 
 CUT_OFF = gzip.compress(b"i\n1\n2\n", mtime=0)[
     :-8

@@ -21,7 +21,7 @@ from coordlog.errors import (
     UsageError,
 )
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
+from coordlog.projections.tables.audit import audit_records
 from coordlog.schemas.record import Kind, Record
 from coordlog.spark_integration.batches import exactly_once as exactly_once_module
 from coordlog.spark_integration.batches.exactly_once import ExactlyOnce, exactly_once

@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.beginning import begin_from, find_beginning
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.job_states import JobState, job_rows
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, FencedError, OptionError, RestoreError, SinkError
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
+from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Meanwhile, MemoryLog
-from coordlog.log.port import Log, StoredRecord
-from coordlog.own_reign import append_fact, read_records
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.progress import progress
-from coordlog.projections.state import Phase
-from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
+from coordlog.offline.epoch import append_fact, read_records
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import Phase
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.progress import progress
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import CheckpointKept, KeepCheckpoint, LetGoCheckpoint
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]

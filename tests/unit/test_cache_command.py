@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli import cache as command
+from coordlog.cli.commands import cache as command
 from coordlog.cli.main import main
-from coordlog.log.file_lock import file_lock
-from coordlog.log.shared_broker import SharedBrokerStatus
+from coordlog.log.broker.shared import SharedBrokerStatus
+from coordlog.log.local.file_lock import file_lock
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_while_the_shared_broker_runs_its_jars_stay(
 
 
 def test_it_waits_for_who_is_fetching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordlog.log.broker_limits.RESOLVE_LIMIT_S", 0.0)
+    monkeypatch.setattr("coordlog.log.broker.limits.RESOLVE_LIMIT_S", 0.0)
     with file_lock(folder / "jars" / ".lock", limit_s=0, busy=AssertionError()):
         done = clear("--yes")
 

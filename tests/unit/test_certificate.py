@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from coordlog.errors import OptionError
-from coordlog.spark_integration.certificate import (
+from coordlog.spark_integration.wire.certificate import (
     CERTIFICATE_VARIABLE,
     Certificate,
     certificate_of_environment,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from immutables import Map
 
-from coordlog.projections.checkpoint_records import channel_state
-from coordlog.projections.state import (
+from coordlog.projections.job.checkpoints import channel_state
+from coordlog.projections.job.state import (
     AttemptState,
     Completion,
     Cut,

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from coordlog.beginning import find_beginning
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import CommandError, RecordError
-from coordlog.log.exported import write_exported
+from coordlog.log.file import write_exported
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord
-from coordlog.projections.verification import verify
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import CheckpointMetadata, CheckpointMetadataV1
+from coordlog.offline.fork import find_beginning
+from coordlog.projections.inspection.verify import verify
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import CheckpointMetadata, CheckpointMetadataV1
 from coordlog.schemas.checkpoint_metadata import read_metadata
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of
 from one_log import OneLog, checkpoint_command, shown
 

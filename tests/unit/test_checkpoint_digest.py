@@ -10,14 +10,14 @@ from immutables import Map
 
 from coordlog.errors import RecordError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.checkpoint_digest import NO_DIGEST, digest_of_checkpoint
-from coordlog.projections.state import CompletedCheckpoint, Cut, FinishedPart, UpEvent
-from coordlog.projections.verification import verify
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import AttemptSnapshot, CheckpointMetadata, OperatorState
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.checkpoint_digest import NO_DIGEST, digest_of_checkpoint
+from coordlog.projections.job.state import CompletedCheckpoint, Cut, FinishedPart, UpEvent
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import AttemptSnapshot, CheckpointMetadata, OperatorState
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import NotingProvider, Up, chain_of
 
 METADATA, SNAPSHOT = payload_type_of(CheckpointMetadata), payload_type_of(AttemptSnapshot)

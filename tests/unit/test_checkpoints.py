@@ -8,20 +8,20 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import CheckpointAborted, CheckpointCompleted, Fenced
-from coordlog.projections.checkpoint_records import late_attempts
-from coordlog.projections.state import (
+from coordlog.projections.job.checkpoints import late_attempts
+from coordlog.projections.job.state import (
     DownEvent,
     GatewayState,
     JobState,
     PendingCheckpoint,
     Phase,
 )
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.evolving import evolve
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.evolution import evolve
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     Noting,
     NotingProvider,

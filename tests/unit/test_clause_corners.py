@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from coordlog.errors import AppendRefusedError, RestoreError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import Rollback
 from coordlog.log.memory import Refuse
 from coordlog.messages import Fenced
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Noted, Noting, NotingProvider, Up, chain_of, inside, send_down
 
 

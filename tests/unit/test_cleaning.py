@@ -9,7 +9,7 @@ import pytest
 
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, Up, chain_of
 
 

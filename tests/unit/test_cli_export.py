@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
-from coordlog.cli.export import export
-from coordlog.cli.logs import Logs, no_such_job
+from coordlog.cli.commands.export import export
+from coordlog.cli.exit_status import Exit
+from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.main import main
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog

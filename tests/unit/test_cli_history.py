@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit, exit_of
-from coordlog.cli.logs import Logs, no_such_job
+from coordlog.cli.exit_status import Exit, exit_of
+from coordlog.cli.log_access import Logs, no_such_job
 from coordlog.cli.main import main
 from coordlog.errors import (
     DriverAliveError,
@@ -23,9 +23,9 @@ from coordlog.errors import (
     OptionError,
     TopicError,
 )
-from coordlog.log.environment_errors import BrokerError
+from coordlog.log.interface import Log
+from coordlog.log.local.environment_errors import BrokerError
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import Log
 from coordlog.schemas.record import Kind
 from hand_history import HandHistory, batch_history, streaming_history, unstored
 
@@ -307,7 +307,7 @@ def test_delete_looks_once_more_whether_something_has_begun_while_the_driver_was
         began = replace(made.record(Kind.EPOCH_STARTED), epoch=1, sequence=None)
         log.store(*([] if is_made_again else [unstored(began)]))
 
-    monkeypatch.setattr("coordlog.cli.jobs.refuse_live_driver", ask)
+    monkeypatch.setattr("coordlog.cli.commands.jobs.refuse_live_driver", ask)
     late = run("delete", "nightly", "--yes", logs=logs)
 
     assert (late.exit_code, asked) == (2, 2)

@@ -8,14 +8,14 @@ import re
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import AuditRecord, audit, audit_records
-from coordlog.schemas.builtin import SnapshotWanted
+from coordlog.projections.tables.audit import AuditRecord, audit, audit_records
+from coordlog.schemas.builtin_types import SnapshotWanted
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from kernel_fakes import HANDLED, NotingProvider, chain_of
 from one_log import OneLog

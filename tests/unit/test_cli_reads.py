@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
 from coordlog.schemas.reads import ReadFailed, ReadFailureNoted, ReadPlanned, SplitRead, SplitsGiven

@@ -150,7 +150,7 @@ def test_hints_of_the_library_become_options(
             "a.csv", "it has 3 fields", "see `delimiter=`, `null_values=` and `other=`"
         )
 
-    monkeypatch.setattr("coordlog.cli.ingest_run.run_ingest", fail)
+    monkeypatch.setattr("coordlog.cli.ingest.run.run_ingest", fail)
     failed = CliRunner().invoke(main, ["ingest", "a.csv", str(tmp_path / "out")])
     assert failed.exit_code == 1
     assert "see `--delimiter`, `--null-value` and `other=`" in failed.stderr

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import DeliverEvent
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import SkipSplit
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, NotingProvider, prefix_of
 from kernel_fakes import chain_of as noting_chain
 from one_log import OneLog

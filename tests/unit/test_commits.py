@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.coordinator import CommittableOf, Sink
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import CommittableOf, Sink
+from coordlog.api.operator import Operator, SourceReader
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SinkError
@@ -18,8 +19,7 @@ from coordlog.messages import DeliverEvent
 from coordlog.schemas.payload import Payload, event, payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import RequestSplit, Split, SplitsDiscovered
-from coordlog.subtask import Operator, SourceReader
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 
 
 @payload("test.publish", version=1)

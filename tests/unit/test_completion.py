@@ -6,9 +6,9 @@ import pytest
 
 from coordlog.errors import RestoreError
 from coordlog.messages import CheckpointAborted, Fenced
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, kinds
 
 

@@ -15,12 +15,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.config_names import SETTINGS, CommandPath, key_of, long_name, variable_of
+from coordlog.cli.config.names import SETTINGS, CommandPath, key_of, long_name, variable_of
 from coordlog.cli.main import main
 from coordlog.limits import CONFIG_BYTES_MAX
 from coordlog.log.kafka import Security
 from coordlog.secret_fields import KEY_VARIABLE
-from coordlog.spark_integration.certificate import CERTIFICATE_VARIABLE
+from coordlog.spark_integration.wire.certificate import CERTIFICATE_VARIABLE
 from option_table import DOCS, every_option, renewed
 
 OPTIONS = [(path, command, option) for path, command, option in every_option()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordlog.limits import GROUP_RECORDS_MAX
-from coordlog.log.copying import groups, taken_by
+from coordlog.log.copy import groups, taken_by
 from coordlog.log.memory import MemoryLog
 from log_records import epoch_started, plain
 

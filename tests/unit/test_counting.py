@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from coordlog.schemas.counting import (
+from coordlog.schemas.header import Header
+from coordlog.schemas.validity import (
     NOTHING_COUNTED,
     Counting,
     Verdict,
@@ -14,7 +15,6 @@ from coordlog.schemas.counting import (
     counted_turns,
     judge,
 )
-from coordlog.schemas.header import Header
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordlog.cli.ingest_kafka import kafka_source
-from coordlog.cli.ingest_options import IngestOptions
+from coordlog.cli.ingest.kafka import kafka_source
+from coordlog.cli.ingest.options import IngestOptions
 from coordlog.errors import CoordlogError, OptionError
 from coordlog.log.credentials import refuse_credentials, without_credentials
 from coordlog.log.payload_store import PayloadStore
 from coordlog.spark_integration.batches.delta import DeltaTable
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 
 SECRETS = st.text("abcXYZ019/+=:?#@%", min_size=1).filter(lambda text: "://" not in text)
 

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import pyarrow as pa
 import pytest
 
+from coordlog.api.operator import FinishedSplit, Poll, PollStatus
 from coordlog.errors import (
     RequestRefusedError,
     RequestUnansweredError,
@@ -23,7 +24,6 @@ from coordlog.spark_integration.dataframes import reading
 from coordlog.spark_integration.dataframes.query_end import is_same_again
 from coordlog.spark_integration.dataframes.reading import ReadPartition, read_partition
 from coordlog.spark_integration.dataframes.ticket import Ticket
-from coordlog.subtask import FinishedSplit, Poll, PollStatus
 
 SCHEMA = pa.schema([("name", pa.string())])
 WAIT_S = 20.0

@@ -25,7 +25,7 @@ from coordlog.spark_integration.dataframes.reading import _Context, _merged
 from coordlog.spark_integration.dataframes.service import CoordinatedReads
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
 from coordlog.spark_integration.dataframes.ticket import ServiceClient, Ticket
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.wire.token import Token
 from endpoint_parts import own_threads
 from reads_job import no_reader
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coordlog.projections.attempts import AttemptEnd, AttemptRow
-from coordlog.projections.split_audit import SplitPlace, SplitRow, ThrownAway
+from coordlog.projections.tables.attempts import AttemptEnd, AttemptRow
+from coordlog.projections.tables.splits import SplitPlace, SplitRow, ThrownAway
 from coordlog.schemas.record import Kind, Record
 from examples.demo_parts.flights import cut, file_sizes
 from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind

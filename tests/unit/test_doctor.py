@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.doctoring import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
 from coordlog.errors import AccessError, LogUnavailableError
-from coordlog.log.copying import to_append
-from coordlog.log.kafka.examining import BrokerFacts, Disk, TopicFacts
+from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord, UnstoredRecord
+from coordlog.log.kafka.cluster_info import BrokerFacts, Disk, TopicFacts
 from coordlog.log.kafka.topic import Durability, settings_to_create
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
-from coordlog.projections.pruning import PrunePlan, SnapshotPlace, plan_prune
-from coordlog.runtime import RuntimeOptions
+from coordlog.offline.doctor import Finding, Grade, JobFacts, MachineFacts, Needed, examine_all
+from coordlog.projections.inspection.prune_plan import PrunePlan, SnapshotPlace, plan_prune
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 
 HOUR_US = 3_600_000_000

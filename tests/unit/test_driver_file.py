@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from coordlog.errors import UsageError
-from coordlog.log import processes
-from coordlog.log.processes import find_process, is_alive
-from coordlog.spark_integration.certificate import Certificate
-from coordlog.spark_integration.driver_file import (
+from coordlog.log.local import processes
+from coordlog.log.local.processes import find_process, is_alive
+from coordlog.spark_integration.driver.driver_file import (
     DriverFile,
     driver_file_path,
     driver_files,
@@ -24,8 +23,9 @@ from coordlog.spark_integration.driver_file import (
     read_driver_file,
     write_driver_file,
 )
-from coordlog.spark_integration.machine import Machine
-from coordlog.spark_integration.token import Token
+from coordlog.spark_integration.driver.machine import Machine
+from coordlog.spark_integration.wire.certificate import Certificate
+from coordlog.spark_integration.wire.token import Token
 from driver_files import ENDED_PROCESS, file_of, write_file
 
 TOKEN = Token(bytes(range(32)))

@@ -20,7 +20,7 @@ from coordlog.kernel.inputs import (
     TellRestored,
 )
 from coordlog.kernel.step import due, is_final_owed, is_ready_for_attempts
-from coordlog.projections.state import (
+from coordlog.projections.job.state import (
     CompletedCheckpoint,
     Cut,
     FinishedPart,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordlog.errors import OptionError
-from coordlog.spark_integration.endpoint_options import EndpointOptions, EndpointPlace
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions, EndpointPlace
 
 
 class FakeSession:

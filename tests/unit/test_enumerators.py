@@ -15,7 +15,7 @@ from coordlog.coordinators.enumerator import EnumeratorContext, SplitEnumerator,
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError, SourceError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
@@ -23,7 +23,7 @@ from coordlog.schemas.source_events import (
     Split,
     SplitsDiscovered,
 )
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import (
     NO_MORE,
     Hello,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog.coordinator import CoordinatorContext
+from coordlog.api.coordinator import CoordinatorContext
 from coordlog.coordinators import (
     CommitCoordinator,
     CoordinatorProvider,
@@ -13,7 +13,7 @@ from coordlog.coordinators import (
 )
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from quota import Quota, QuotaCoordinator, QuotaProvider, User, quota_chain, quota_of
 
 

@@ -16,11 +16,11 @@ import pytest
 from chain_fakes import contents, read_all
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_events import Split
-from coordlog.spark_integration.exact_cast import InexactError, exact_cast
-from coordlog.spark_integration.files import csv_schema
-from coordlog.spark_integration.files.discovery import FileWatch
-from coordlog.spark_integration.files.fitting import MisfitError, fitted, widened
-from coordlog.spark_integration.files.source import FileSource, Format
+from coordlog.spark_integration.casts.exact_cast import InexactError, exact_cast
+from coordlog.spark_integration.files.formats import csv_schema
+from coordlog.spark_integration.files.formats.compatibility import MisfitError, fitted, widened
+from coordlog.spark_integration.files.source.discovery import FileWatch
+from coordlog.spark_integration.files.source.source import FileSource, Format
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 NOON = dt.datetime.fromisoformat("2024-07-01T12:00:00")

@@ -8,14 +8,14 @@ import pytest
 
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.event_audit import EventStatus, events
-from coordlog.projections.explanation import Explained, explain_checkpoint, explain_event
-from coordlog.projections.skips import digest_of
-from coordlog.runtime import to_unstored
-from coordlog.schemas.builtin import EventSkipped, Refused, SkipEvent
+from coordlog.projections.inspection.explain import Explained, explain_checkpoint, explain_event
+from coordlog.projections.job.skips import digest_of
+from coordlog.projections.tables.events import EventStatus, events
+from coordlog.runtime.runtime import to_unstored
+from coordlog.schemas.builtin_types import EventSkipped, Refused, SkipEvent
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     Down,
     NotingProvider,

@@ -13,12 +13,12 @@ import fastavro
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import OutOfRangeError, SourceError, UsageError
-from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord
 from hand_history import streaming_history
 
 

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
+from coordlog.api.operator import SourceReader
 from coordlog.errors import SourceError
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.discovery import files_as_read
 from coordlog.spark_integration.files.payloads import FileChanged
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.split_bytes import decode_split
-from coordlog.subtask import SourceReader
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.files.source.discovery import files_as_read
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, state_of
 
 TEN = "i\n" + "".join(f"{i}\n" for i in range(10))

@@ -25,8 +25,8 @@ from coordlog.spark_integration.files.payloads import (
     FirstFileSplit,
     FirstSplitProgress,
 )
-from coordlog.spark_integration.files.source import FileSource, Format
-from coordlog.spark_integration.files.split_bytes import (
+from coordlog.spark_integration.files.source.source import FileSource, Format
+from coordlog.spark_integration.files.source.split_bytes import (
     decode_split,
     decode_state,
     encode_schema,

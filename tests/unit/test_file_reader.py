@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chain_fakes import FakeContext, contents
-from coordlog.spark_integration.files.reader import merge_reader_states
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.reader import merge_reader_states
+from coordlog.spark_integration.files.source.source import FileSource
 
 
 def source_of(folder: Path) -> FileSource:

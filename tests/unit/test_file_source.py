@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext, ReadOut, contents, read_all, read_on
+from coordlog.api.operator import PollStatus
 from coordlog.errors import OptionError, SourceError
 from coordlog.schemas.source_events import RequestSplit
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.split_bytes import decode_schema, decode_split
-from coordlog.spark_integration.files.text_encoding import has_whole_line_ends
-from coordlog.subtask import PollStatus
+from coordlog.spark_integration.files.formats.text_encoding import has_whole_line_ends
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_schema, decode_split
 
 
 def read(source: FileSource) -> ReadOut:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from coordlog.api.chain import Chain
 from coordlog.causes import OUT_OF_SPACE, is_out_of_space
-from coordlog.chain import Chain
 from coordlog.errors import JobFailedError, OutOfSpaceError
 from coordlog.kernel.inputs import AttemptLost, CommitSettled, FailGlobally
 from coordlog.limits import LOST_TOGETHER_S
-from coordlog.projections.job import JobProjection
-from coordlog.projections.state import Phase
-from coordlog.restore import projection_of
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay_inputs import input_of_turn
 from kernel_fakes import FakeSink, NotingProvider, chain_of
 from split_fakes import ask, pull_of

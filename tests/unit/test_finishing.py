@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
 from coordlog.errors import NoSinkError, UsageError
 from coordlog.kernel.inputs import FailGlobally, FinishJob
 from coordlog.kernel.step import due
 from coordlog.limits import COMMIT_WAIT_S, FINAL_CHECKPOINTS_MAX
-from coordlog.projections.grants import COVERS
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.splits import SplitsState, apply_record
-from coordlog.projections.state import Granted, JobState, Phase
+from coordlog.projections.job.grants import COVERS
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import Granted, JobState, Phase
+from coordlog.projections.splits.fold import SplitsState, apply_record
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split, SplitsDiscovered
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, Intent, Noted, Noting, NotingProvider, chain_of

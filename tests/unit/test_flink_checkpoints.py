@@ -6,9 +6,9 @@ import pytest
 
 from coordlog.kernel import checkpoints
 from coordlog.kernel.inputs import CompleteCheckpoint
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, Noting, NotingProvider, chain_of, delivered, inside
 
 

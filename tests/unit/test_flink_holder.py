@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, WrongThreadError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import CompleteCheckpoint
 from coordlog.messages import Fenced
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import (
     Down,
     Noting,

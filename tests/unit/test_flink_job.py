@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError
 from coordlog.messages import Fail
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, NotingProvider, chain_of, delivered, inside, send_down
 
 

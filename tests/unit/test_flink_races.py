@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordlog.messages import CheckpointCompleted
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     NotingProvider,

@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from coordlog.attempt import AttemptRunner
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError
 from coordlog.messages import DeliverEvent, Fenced, SendEvent, UpMessage
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.task.attempt import AttemptRunner
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside, kinds, send_down
 
 

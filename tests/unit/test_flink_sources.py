@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from immutables import Map
 
-from coordlog.coordinator import CoordinatorContext, SubtaskGateway
+from coordlog.api.coordinator import CoordinatorContext, SubtaskGateway
 from coordlog.coordinators import (
     CoordinatorProvider,
     EventSourcedCoordinator,
@@ -20,9 +20,9 @@ from coordlog.coordinators import (
     SplitEnumerator,
 )
 from coordlog.coordinators.enumerator import EnumeratorContext
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import Refused
-from coordlog.projections.splits import Assigned, SplitsState
+from coordlog.projections.splits.fold import Assigned, SplitsState
 from coordlog.schemas.payload import Payload, event, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import (
@@ -33,7 +33,7 @@ from coordlog.schemas.source_events import (
     SplitsDiscovered,
 )
 from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from quota import quota_chain
 from split_fakes import (
     NO_MORE,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.projections.state import PendingCheckpoint
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import PendingCheckpoint
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of, prefix_of
 
 TIMEOUT_S = 5.0

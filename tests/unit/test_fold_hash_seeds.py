@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.kernel.building import StepBuilder
-from coordlog.log.copying import to_append
+from coordlog.kernel.builder import StepBuilder
+from coordlog.log.copy import to_append
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.state import JobState
-from coordlog.restore import projection_of
+from coordlog.projections.job.state import JobState
+from coordlog.restore.rebuild import projection_of
 from coordlog.schemas.header import encode_header
 from coordlog.schemas.record import Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from fold_digests import chain_of_run, digests, fresh, write_history
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, inside, send_down
 from state_digest import digest, fold

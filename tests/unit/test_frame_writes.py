@@ -26,8 +26,8 @@ from coordlog.errors import (
     UsageError,
 )
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.audit import audit_records
-from coordlog.requests import Answer
+from coordlog.projections.tables.audit import audit_records
+from coordlog.runtime.requests import Answer
 from coordlog.schemas.record import Kind
 from coordlog.spark_integration.batches import frame_writer as frame_writes
 from coordlog.spark_integration.batches.exactly_once import sinks_of
@@ -42,9 +42,9 @@ from coordlog.spark_integration.batches.ledger import (
     standing_of,
 )
 from coordlog.spark_integration.batches.service import BatchService
-from coordlog.spark_integration.client_requests import request_coordinator
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
-from coordlog.spark_integration.files.sink import ParquetSink
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.wire.client import request_coordinator
 from driver_files import token_of
 
 pytestmark = pytest.mark.slow

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import OptionError, RestoreError, SinkError
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.checkpoint_audit import CheckpointStatus
-from coordlog.projections.state import Phase
-from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import KeepCheckpoint
+from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import Phase
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.checkpoints import CheckpointStatus
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import KeepCheckpoint
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, prefix_of
 
 pytestmark = [pytest.mark.clause("E5"), pytest.mark.clause("E6")]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, ClosedError, GatewayFullError, PayloadTypeError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.messages import AlreadyFinished, Fenced, Refused, Register
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     Down,
     Noting,

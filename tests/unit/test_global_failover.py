@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordlog.messages import Fenced, Refused
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Noting, NotingProvider, Up, chain_of, inside, kinds
 
 

@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordlog.errors import RecordError
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.audit import audit_records
-from coordlog.projections.table_columns import TABLES
+from coordlog.log.interface import UnstoredRecord
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.columns import TABLES
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.payload import Payload, event, payload_type_of
+from coordlog.schemas.payload_address import PayloadAddress, inline
 from coordlog.schemas.record import Kind
-from coordlog.schemas.secret import REDACTED
-from coordlog.schemas.stored import PayloadAddress, inline
-from coordlog.spark_integration import history_folds
-from coordlog.spark_integration.history_folds import (
+from coordlog.schemas.secret_fields import REDACTED
+from coordlog.spark_integration.history_frames import folds as history_folds
+from coordlog.spark_integration.history_frames.bulk_validity import why_not
+from coordlog.spark_integration.history_frames.folds import (
     STREAM_INPUT,
     STREAM_STATE,
     packed,
@@ -32,8 +33,7 @@ from coordlog.spark_integration.history_folds import (
     tell_stream,
     unpacked,
 )
-from coordlog.spark_integration.history_views import UNREADABLE, tables_of
-from coordlog.spark_integration.verdicts import why_not
+from coordlog.spark_integration.history_frames.views import UNREADABLE, tables_of
 from hand_history import HandHistory, streaming_history
 
 COLUMNS = [one.split()[0] for one in STREAM_INPUT.split(", ")]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from coordlog.errors import OptionError
-from coordlog.spark_integration.history_frames import (
+from coordlog.spark_integration.history_frames.frames import (
     _Source,
     create_views,
     history,

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.log.memory import MemoryLog
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import CheckpointMetadata
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import CheckpointMetadata
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 from one_log import OneLog
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordlog.cli.console import reason_text
-from coordlog.cli.ingest_failures import FailureLines
+from coordlog.cli.ingest.failures import FailureLines
 from coordlog.schemas.record import Kind, Record
 
 COMMAND = "coordlog failures flights"

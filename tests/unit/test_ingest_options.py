@@ -13,17 +13,17 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark import cloudpickle
 
-from coordlog.cli.ingest_options import (
+from coordlog.cli.ingest.options import (
     IngestOptions,
     OptionsError,
     default_job_id,
     parts_of,
 )
-from coordlog.cli.ingest_transform import load_transform
+from coordlog.cli.ingest.transform import load_transform
 from coordlog.cli.main import main
 from coordlog.errors import OptionError
-from coordlog.spark_integration.endpoint_options import EndpointOptions
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.kafka.source import KafkaSource
 
 BATCH = pa.RecordBatch.from_pydict({"a": [1, 2]})
@@ -367,7 +367,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[IngestOptions]:
         found.append(options)
         return 0
 
-    monkeypatch.setattr("coordlog.cli.ingest_run.run_ingest", run)
+    monkeypatch.setattr("coordlog.cli.ingest.run.run_ingest", run)
     monkeypatch.chdir(tmp_path)
     return found
 

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog.cli.ingest_options import IngestOptions, parts_of
-from coordlog.cli.ingest_preflight import look
-from coordlog.driver import DriverOptions, JobDriver
+from coordlog.cli.ingest.options import IngestOptions, parts_of
+from coordlog.cli.ingest.preflight import look
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.operators_fit import describe_operators
-from coordlog.own_reign import begin_reign, read_job, read_records
-from coordlog.own_snapshot import take_own_snapshot
-from coordlog.runtime import RuntimeOptions
+from coordlog.offline.epoch import begin_reign, read_job, read_records
+from coordlog.offline.snapshot import take_own_snapshot
+from coordlog.restore.compatibility import describe_operators
+from coordlog.runtime.driver import DriverOptions, JobDriver
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
 from coordlog.testing.in_memory import InMemorySurroundings
 from file_pipeline import WAIT_S, KilledError, at, kill_driver
@@ -79,8 +79,8 @@ def test_a_pruned_log_that_begins_with_a_snapshot_in_parts_is_read_with_the_stor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COORDLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", 14_000)
-    monkeypatch.setattr("coordlog.snapshots.SNAPSHOT_PART_BYTES", 1_000)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 14_000)
+    monkeypatch.setattr("coordlog.restore.snapshots.SNAPSHOT_PART_BYTES", 1_000)
     chance, folder, url = Random(7), tmp_path / "in", str(tmp_path / "payloads")
     folder.mkdir()
     for n in range(400):

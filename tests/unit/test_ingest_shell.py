@@ -18,10 +18,10 @@ from typing import IO
 
 import pytest
 
-from coordlog.cli.ingest_display import Display
-from coordlog.cli.ingest_output import Followed, output_file, redirected
-from coordlog.cli.ingest_signals import StoppedError, StopSignals
-from coordlog.projections.progress import Progress
+from coordlog.cli.ingest.display import Display
+from coordlog.cli.ingest.output import Followed, output_file, redirected
+from coordlog.cli.ingest.signals import StoppedError, StopSignals
+from coordlog.projections.tables.progress import Progress
 
 LIMIT_S = 10.0
 
@@ -165,7 +165,7 @@ def test_a_reader_that_does_not_read_holds_no_signal_and_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`less`, or a log collector that stands still: the job has to be stopped all the same."""
-    monkeypatch.setattr("coordlog.cli.ingest_display._END_S", 0.1)
+    monkeypatch.setattr("coordlog.cli.ingest.display._END_S", 0.1)
     said = threading.Event()
     with full_pipe() as out:
         display = Display(out, lambda: None, is_terminal=False)
@@ -256,7 +256,7 @@ def test_signals_are_given_back() -> None:
 def test_the_second_signal_ends_the_process_and_its_children_at_once() -> None:
     program = (
         "import signal, os, subprocess\n"
-        "from coordlog.cli.ingest_signals import StopSignals\n"
+        "from coordlog.cli.ingest.signals import StopSignals\n"
         "subprocess.Popen(['sleep', '1000'])\n"
         "with StopSignals(lambda _number: os.write(1, b'at once')) as signals:\n"
         "    signals.keep()\n"

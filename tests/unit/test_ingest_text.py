@@ -8,7 +8,7 @@ import pytest
 from immutables import Map
 
 from coordlog.amounts import in_bytes
-from coordlog.cli.ingest_text import (
+from coordlog.cli.ingest.text import (
     RateMeter,
     Rates,
     Surrounding,
@@ -20,8 +20,8 @@ from coordlog.cli.ingest_text import (
     stopped_lines,
     summary_lines,
 )
-from coordlog.projections.progress import FinishedWork, JobEnd, Progress
-from coordlog.restore import Restored
+from coordlog.projections.tables.progress import FinishedWork, JobEnd, Progress
+from coordlog.restore.rebuild import Restored
 
 WORK = FinishedWork(subtask=0, last_barrier=0, is_kept=False, rows=10, bytes_read=100)
 STREAMING = Progress(

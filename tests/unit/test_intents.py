@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
 from coordlog.limits import SETTLE_CALL_S
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, Intent, Noting, NotingProvider, chain_of, inside, kinds
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 from immutables import Map
 
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.state import JobState, Phase
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, chain_of, inside, send_down
 
 Change = Callable[[JobState], JobState]

@@ -13,18 +13,18 @@ from typing import Final
 
 import pytest
 
-from coordlog.log import broker_limits
-from coordlog.log import jars as jars_module
-from coordlog.log.environment_errors import (
+from coordlog.log.broker import jars as jars_module
+from coordlog.log.broker import limits as broker_limits
+from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, format_lock, locked, parse_lock
+from coordlog.log.broker.jars import class_path, install, main, proxy_options, resolve
+from coordlog.log.broker.java import find_java, java_version
+from coordlog.log.local.environment_errors import (
     BrokerStartError,
     ChecksumError,
     JarsError,
     JavaError,
 )
-from coordlog.log.file_lock import file_lock, try_lock
-from coordlog.log.jar_lock import Jar, JarSet, fingerprint, format_lock, locked, parse_lock
-from coordlog.log.jars import class_path, install, main, proxy_options, resolve
-from coordlog.log.java import find_java, java_version
+from coordlog.log.local.file_lock import file_lock, try_lock
 
 # printf 'one' | sha256sum
 ONE_SHA256: Final = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import OptionError
@@ -20,7 +20,7 @@ from coordlog.spark_integration.kafka.cluster import Partition, Starting
 from coordlog.spark_integration.kafka.discovery import Discovery, split_of
 from coordlog.spark_integration.kafka.enumerator import KafkaEnumerator
 from coordlog.spark_integration.kafka.payloads import KafkaListing, KafkaSplitsReturned
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kafka_fakes import FakeCluster
 from one_log import OneLog
 from split_fakes import NO_MORE, IdleReader, ack_all, checkpoint, fail_globally, places, told

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from chain_fakes import FakeContext
+from coordlog.api.operator import Poll, PollStatus
 from coordlog.errors import SourceError
 from coordlog.limits import KAFKA_GAP_S, KAFKA_METADATA_S, KAFKA_TIMEOUT_S
 from coordlog.schemas.payload import payload_type_of
@@ -26,8 +27,7 @@ from coordlog.spark_integration.kafka.payloads import (
 from coordlog.spark_integration.kafka.reader import KafkaReader, KafkaReaderOptions
 from coordlog.spark_integration.kafka.rows import RowFormat
 from coordlog.spark_integration.kafka.state_bytes import decode_state, merge_reader_states
-from coordlog.subtask import Poll, PollStatus
-from coordlog.testing.by_hand import FakeClock
+from coordlog.testing.driven_job import FakeClock
 from kafka_fakes import FakeConsumer, records
 
 OPTIONS = KafkaReaderOptions(

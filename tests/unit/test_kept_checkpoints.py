@@ -6,19 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
 from coordlog.errors import RequestRefusedError, RestoreError
 from coordlog.limits import KEPT_CHECKPOINTS_MAX
-from coordlog.own_reign import append_fact, read_records
-from coordlog.projections.checkpoint_records import held_committables
-from coordlog.projections.verification import verify
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import CheckpointKept, KeepCheckpoint, KeepRecorded, LetGoCheckpoint
+from coordlog.offline.epoch import append_fact, read_records
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.checkpoints import held_committables
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import (
+    CheckpointKept,
+    KeepCheckpoint,
+    KeepRecorded,
+    LetGoCheckpoint,
+)
 from coordlog.schemas.record import Kind
 from coordlog.testing import History, replay
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds, prefix_of
 from one_log import checkpoint_command, shown
 

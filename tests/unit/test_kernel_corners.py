@@ -12,24 +12,24 @@ import pytest
 
 from coordlog.kernel import checkpoints
 from coordlog.kernel.attempts import encoded
-from coordlog.kernel.building import KernelConfig, limits_of, with_limits
+from coordlog.kernel.builder import KernelConfig, limits_of, with_limits
 from coordlog.kernel.inputs import CheckpointReleased, GiveCommit
 from coordlog.kernel.outputs import Settle
 from coordlog.kernel.step import act
 from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX, RECORD_BYTES_MAX
 from coordlog.log import memory
 from coordlog.messages import Accepted, Fenced, Refused
-from coordlog.projections.state import Phase
-from coordlog.restore import projection_of
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import (
+from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import (
     AttemptSnapshot,
     CheckpointMetadata,
     OperatorState,
     SplitFinished,
 )
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     Down,

@@ -11,8 +11,6 @@ from random import Random
 
 import pytest
 
-from coordlog import snapshots
-from coordlog.beginning import begin_from, find_beginning
 from coordlog.errors import (
     PayloadLostError,
     PayloadStoreError,
@@ -30,19 +28,21 @@ from coordlog.limits import (
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fenced, SendEvent
-from coordlog.payloads import AttemptPayloads, DriverPayloads, HeldPayload, PayloadOptions
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.snapshots import SNAPSHOT_TYPE
-from coordlog.projections.state import Phase
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.counting import counted_turns
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.payloads.offload import AttemptPayloads, DriverPayloads, HeldPayload, PayloadOptions
+from coordlog.projections.job.state import Phase
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
+from coordlog.restore import snapshots
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.payload import Payload
+from coordlog.schemas.payload_address import PayloadAddress, address_in, owner_of
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import PayloadAddress, address_in, owner_of
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.schemas.validity import counted_turns
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of, inside, prefix_of
 
 MEGABYTES = b"state " * 500_000
@@ -691,7 +691,7 @@ class Hanging:
 def test_a_call_that_hangs_keeps_the_mailbox_for_the_stated_time_and_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("coordlog.payloads.PAYLOAD_OPEN_S", 0.05)
+    monkeypatch.setattr("coordlog.payloads.offload.PAYLOAD_OPEN_S", 0.05)
     store = Hanging()
     payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
     sealed = PayloadAddress.of(b"x" * 10, owner_of(0, "a")).encode()
@@ -705,8 +705,8 @@ def test_a_call_that_hangs_keeps_the_mailbox_for_the_stated_time_and_no_longer(
 
 
 def test_the_payloads_of_one_turn_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordlog.payloads.PAYLOAD_OPEN_S", 0.05)
-    monkeypatch.setattr("coordlog.payloads.PAYLOAD_TURN_S", 0.08)
+    monkeypatch.setattr("coordlog.payloads.offload.PAYLOAD_OPEN_S", 0.05)
+    monkeypatch.setattr("coordlog.payloads.offload.PAYLOAD_TURN_S", 0.08)
     store = Hanging()
     payloads = DriverPayloads(PayloadOptions(store=store))  # type: ignore[arg-type]
 

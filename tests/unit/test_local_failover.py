@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coordlog.messages import Fenced
-from coordlog.projections.checkpoint_records import held_committables
-from coordlog.projections.state import Phase
+from coordlog.projections.job.checkpoints import held_committables
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of, delivered, inside, kinds, send_down
 
 

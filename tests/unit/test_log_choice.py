@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordlog.cli import logs
+from coordlog.cli import log_access as logs
 from coordlog.errors import OptionError
-from coordlog.log import shared_broker
+from coordlog.log.broker import shared as shared_broker
 from coordlog.log.kafka import KafkaLog, Security, default_broker, list_jobs
-from coordlog.spark_integration.log_choice import LogChoice
+from coordlog.spark_integration.driver.log_choice import LogChoice
 
 ENVIRONMENT = {
     "COORDLOG_KAFKA_PROTOCOL": "SASL_SSL",

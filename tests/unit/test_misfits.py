@@ -23,10 +23,10 @@ from chain_fakes import FakeContext
 from coordlog.causes import MISFIT
 from coordlog.errors import DestinationMisfitError, SinkError, SourceError
 from coordlog.messages import Fail
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of
 
 TO = ("/out", "it does not fit", "cast it")

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
-from coordlog.projections.audit import audit
-from coordlog.projections.checkpoint_audit import CheckpointRow, CheckpointStatus
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.checkpoints import CheckpointRow, CheckpointStatus
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, chain_of, inside
 from one_log import OneLog
 

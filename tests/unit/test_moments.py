@@ -9,21 +9,21 @@ from dataclasses import replace
 import pytest
 
 from coordlog.errors import OptionError
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.looking import state_at
-from coordlog.projections.audit import audit_records
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.payload_json import Json
-from coordlog.projections.state import Phase
-from coordlog.projections.state_json import differences, state_json
-from coordlog.projections.verification import Verified, verify
-from coordlog.runtime import to_unstored
-from coordlog.schemas.builtin import SnapshotWanted
+from coordlog.offline.state_at import state_at
+from coordlog.projections.inspection.state_json import differences, state_json
+from coordlog.projections.inspection.verify import Verified, verify
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import Phase
+from coordlog.projections.tables.audit import audit_records
+from coordlog.projections.tables.payload_json import Json
+from coordlog.runtime.runtime import to_unstored
+from coordlog.schemas.builtin_types import SnapshotWanted
 from coordlog.schemas.codec import decode_record
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from kernel_fakes import HANDLED, NotingProvider, chain_of
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.chain import Chain, OperatorSpec
+from coordlog.api.chain import Chain, OperatorSpec
 from coordlog.errors import RecordError, RestoreError
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     TYPES,

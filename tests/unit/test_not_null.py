@@ -10,8 +10,8 @@ import pytest
 
 from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.given_schema import arrow_schema_of
+from coordlog.spark_integration.casts.given_schema import arrow_schema_of
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.kafka.rows import RowFormat
 from kafka_fakes import FakeRecord
 

@@ -7,13 +7,13 @@ import dataclasses
 import pytest
 
 from coordlog.errors import OptionError, RestoreError
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.pruning import plan_prune
-from coordlog.projections.state import Phase
-from coordlog.projections.verification import verify
-from coordlog.schemas.builtin import KeepCheckpoint, SnapshotWanted
+from coordlog.projections.inspection.prune_plan import plan_prune
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import Phase
+from coordlog.schemas.builtin_types import KeepCheckpoint, SnapshotWanted
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, Up, chain_of, kinds
 
 

@@ -19,19 +19,19 @@ from pyspark.sql.types import (
 )
 
 from coordlog.errors import CoordlogError, OptionError, OptionsError
+from coordlog.log.interface import LogIdentity
 from coordlog.log.kafka import KafkaLog, Security
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import LogIdentity
 from coordlog.spark_integration.batches.database import DatabaseTable
 from coordlog.spark_integration.batches.delta import DeltaTable
 from coordlog.spark_integration.batches.exactly_once import exactly_once
 from coordlog.spark_integration.batches.iceberg import IcebergTable, iceberg_settings
 from coordlog.spark_integration.batches.writes import coordinated_writes
+from coordlog.spark_integration.casts.given_schema import arrow_schema_of
 from coordlog.spark_integration.dataframes.service import coordinated
-from coordlog.spark_integration.endpoint_options import EndpointOptions
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.given_schema import arrow_schema_of
+from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.job import Job
 from coordlog.spark_integration.kafka.source import KafkaSource
 from coordlog.spark_integration.session import local_session

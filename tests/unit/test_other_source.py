@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.cli.ingest_options import IngestOptions, parts_of
+from coordlog.api.chain import Chain
+from coordlog.cli.ingest.options import IngestOptions, parts_of
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
-from coordlog.operators_fit import describe_operators
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.projections.splits import Finished
+from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.projections.splits.fold import Finished
+from coordlog.restore.compatibility import describe_operators
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import ack_all, ask, state_of
 
 pytestmark = pytest.mark.clause("E9")

@@ -10,24 +10,24 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.chain import Chain, OperatorSpec, SourceSpec
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.commits import CommitCoordinatorProvider
 from coordlog.coordinators.splits import SplitCoordinatorProvider
-from coordlog.driver import JobStatus
 from coordlog.errors import JobFailedError, RestoreError
-from coordlog.log.exported import ExportedLog
+from coordlog.log.file import ExportedLog
 from coordlog.log.memory import MemoryLog
-from coordlog.own_reign import read_job
-from coordlog.own_snapshot import take_own_snapshot, why_no_own_snapshot
-from coordlog.projections.state import JobState, Phase
-from coordlog.projections.verification import verify
-from coordlog.restore import Rebuild, first_input, projection_of, rebuild
-from coordlog.runtime import to_unstored
+from coordlog.offline.epoch import read_job
+from coordlog.offline.snapshot import take_own_snapshot, why_no_own_snapshot
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.restore.rebuild import Rebuild, first_input, projection_of, rebuild
+from coordlog.runtime.driver import JobStatus
+from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from file_pipeline import ALL_ROWS as PIPELINE_ROWS
 from file_pipeline import FILES, ROWS, Pipeline

@@ -8,10 +8,10 @@ import pytest
 
 from coordlog.errors import RestoreError
 from coordlog.messages import DeliverEvent
-from coordlog.projections.checkpoint_records import restored_subtasks
+from coordlog.projections.job.checkpoints import restored_subtasks
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import RequestSplit
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import NotingProvider, Up
 from kernel_fakes import chain_of as noting_chain
 from split_fakes import NO_MORE, ack_all, ask, checkpoint, fail_globally, places, pull_of, told
@@ -93,7 +93,7 @@ def test_states_too_large_to_reach_a_subtask_together_are_refused_before_anythin
 ) -> None:
     old = crashed_with_states(4)
     before = old.log.high_watermark()
-    monkeypatch.setattr("coordlog.restore.RESTORED_STATES_BYTES_MAX", 5)
+    monkeypatch.setattr("coordlog.restore.rebuild.RESTORED_STATES_BYTES_MAX", 5)
 
     with pytest.raises(RestoreError, match="operator 'source' in checkpoint 1") as raised:
         merging(old, parallelism=1)

@@ -16,7 +16,7 @@ from pyarrow.parquet import encryption
 
 from chain_fakes import contents, read_all
 from coordlog.errors import SourceError
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.source.source import FileSource
 
 TABLE = pa.table({"a": list(range(150)), "b": [[{"c": "x"}], None, []] * 50})
 

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
+from coordlog.api.operator import Operator, Snapshot
 from coordlog.errors import OptionError, SinkError, UsageError
 from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.files.durable import write_once
 from coordlog.spark_integration.files.payloads import FilesPublished, PublishFiles, StagedFile
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.subtask import Operator, Snapshot
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.store.durable import write_once
 
 JOB = "ingest"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from coordlog.errors import PayloadTypeError
-from coordlog.schemas import builtin, reads, source_events, source_facts
+from coordlog.schemas import builtin_types as builtin
+from coordlog.schemas import reads, source_events, source_facts
 from coordlog.schemas.codec import ENVELOPE_FINGERPRINT
 from coordlog.schemas.payload import (
     Payload,

@@ -12,24 +12,24 @@ from typing import TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.adopting import adopt, copy_history
-from coordlog.beginning import begin_from, find_beginning
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RecordError
-from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.payload_cleaning import FileUse, clean, clean_former, payload_use
-from coordlog.payloads import PayloadOptions
-from coordlog.projections.snapshots import SNAPSHOT_TYPE
-from coordlog.projections.state import Phase
-from coordlog.pruning import planned, prune
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import JobSnapshot, SnapshotWanted
+from coordlog.offline.adopt import adopt, copy_history
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.prune import planned, prune
+from coordlog.payloads.gc import FileUse, clean, clean_former, payload_use
+from coordlog.payloads.offload import PayloadOptions
+from coordlog.projections.job.state import Phase
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import JobSnapshot, SnapshotWanted
+from coordlog.schemas.payload_address import PayloadAddress, address_in, addresses_among, owner_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress, address_in, addresses_among, owner_of
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, Down, Noted, NotingProvider, chain_of, inside, prefix_of
 from one_log import OneLog
 

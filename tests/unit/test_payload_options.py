@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog import payloads as payloads_module
-from coordlog.cli.ingest_options import IngestOptions, OptionsError, parts_of
+from coordlog.cli.ingest.options import IngestOptions, OptionsError, parts_of
 from coordlog.errors import OptionError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, STORED_PAYLOAD_BYTES_MAX
+from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import Log
-from coordlog.payloads import AttemptPayloads, DriverPayloads, PayloadOptions
-from coordlog.schemas.stored import address_in
-from coordlog.spark_integration import payload_options
-from coordlog.spark_integration.payload_options import PayloadChoice
+from coordlog.payloads import offload as payloads_module
+from coordlog.payloads.offload import AttemptPayloads, DriverPayloads, PayloadOptions
+from coordlog.schemas.payload_address import address_in
+from coordlog.spark_integration.driver import payload_options
+from coordlog.spark_integration.driver.payload_options import PayloadChoice
 
 
 def chosen(

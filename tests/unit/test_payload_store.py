@@ -15,7 +15,7 @@ from typing import IO, Any
 import fsspec
 import pytest
 
-from coordlog.cli.exits import Exit, exit_of
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.errors import (
     OptionError,
     PayloadLostError,
@@ -25,7 +25,7 @@ from coordlog.errors import (
 from coordlog.limits import STORED_PAYLOAD_BYTES_MAX
 from coordlog.log import payload_store
 from coordlog.log.payload_store import PayloadStore, is_draft, is_payload
-from coordlog.schemas.stored import PayloadAddress, owner_of
+from coordlog.schemas.payload_address import PayloadAddress, owner_of
 
 DATA = os.urandom(100_000)
 MINE = PayloadAddress.of(DATA, owner_of(3, "9f0c2ab41d5e6f70"))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.cli.ingest_options import IngestOptions, OptionsError, parts_of
+from coordlog.api.chain import Chain
+from coordlog.cli.ingest.options import IngestOptions, OptionsError, parts_of
 from coordlog.errors import OptionError
 from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.files.places import check_apart, location_of
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.job import Job
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordlog.projections.progress import JobEnd, Progress, ProgressFold, apply, progress
-from coordlog.schemas.builtin import SplitFinished
+from coordlog.projections.tables.progress import JobEnd, Progress, ProgressFold, apply, progress
+from coordlog.schemas.builtin_types import SplitFinished
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_events import Split, SplitsDiscovered

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordlog.log import protocol
-from coordlog.log.port import StoredRecord, UnstoredRecord
-from coordlog.log.protocol import DriverState, Place
-from coordlog.schemas.counting import NOTHING_COUNTED
+from coordlog.log import append_protocol as protocol
+from coordlog.log.append_protocol import DriverState, Place
+from coordlog.log.interface import StoredRecord, UnstoredRecord
+from coordlog.schemas.validity import NOTHING_COUNTED
 from log_records import epoch_started, plain, turns
 
 EMPTY = Place(end_offset=0, counting=NOTHING_COUNTED)

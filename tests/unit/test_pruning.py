@@ -11,38 +11,38 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import AccessError, CommandError, RecordError, RestoreError
-from coordlog.log.exported import ExportedLog
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import PrunableLog, StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import PrunableLog, StoredRecord, UnstoredRecord
-from coordlog.looking import state_at
-from coordlog.own_reign import read_records
-from coordlog.payload_cleaning import store_named_in
-from coordlog.payloads import PayloadOptions
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.progress import JobEnd, ProgressFold
-from coordlog.projections.pruning import plan_prune
-from coordlog.projections.snapshots import (
+from coordlog.offline.epoch import read_records
+from coordlog.offline.prune import prune
+from coordlog.offline.state_at import state_at
+from coordlog.payloads.gc import store_named_in
+from coordlog.payloads.offload import PayloadOptions
+from coordlog.projections.inspection.prune_plan import plan_prune
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.snapshot.codec import (
     SNAPSHOT_TYPE,
     SnapshotCodec,
     redacted_snapshot,
     snapshot_in,
     state_of,
 )
-from coordlog.projections.verification import verify
-from coordlog.pruning import prune
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import JobSnapshot, SnapshotTaken, SnapshotWanted
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.progress import JobEnd, ProgressFold
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import JobSnapshot, SnapshotTaken, SnapshotWanted
 from coordlog.schemas.codec import decode_record
+from coordlog.schemas.payload_address import STORE_ATTRIBUTE
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import STORE_ATTRIBUTE
-from coordlog.spark_integration.history_folds import tell_codes
-from coordlog.spark_integration.verdicts import COUNTS
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.history_frames.bulk_validity import COUNTS
+from coordlog.spark_integration.history_frames.folds import tell_codes
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import ALL_ROWS, DrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of
 from one_log import OneLog
@@ -104,7 +104,9 @@ def test_a_log_may_begin_with_the_newest_snapshot_from_which_all_that_is_kept_is
 
 def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     log = worked().log
-    monkeypatch.setattr("coordlog.projections.pruning.kept_checkpoints", lambda _state: (2,))
+    monkeypatch.setattr(
+        "coordlog.projections.inspection.prune_plan.kept_checkpoints", lambda _state: (2,)
+    )
     plan = plan_prune(log.records, keep_checkpoints=1)
 
     assert plan.checkpoints == (2, 8)
@@ -116,7 +118,9 @@ def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.Monke
         if one.record and one.record.kind is Kind.SNAPSHOT and one.offset > plan.begins_with.offset
     ]
     assert later, "there are newer ones, which have it no more"
-    monkeypatch.setattr("coordlog.projections.pruning.kept_checkpoints", lambda _state: (99,))
+    monkeypatch.setattr(
+        "coordlog.projections.inspection.prune_plan.kept_checkpoints", lambda _state: (99,)
+    )
     none = plan_prune(log.records, keep_checkpoints=1)
     assert none.begins_with is None
     assert none.why_not == "no snapshot leaves all of the checkpoints 8, 99"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from coordlog.coordinators import reads as reads_coordinator
+from coordlog.coordinators import query_source as reads_coordinator
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import RequestRefusedError, RestoreError
 from coordlog.limits import SPLITS_AT_ONCE_MAX, SPLITS_AT_ONCE_WEIGHT, SPLITS_PER_PARTITION_MAX
-from coordlog.projections.reads import READS, ReadsState
-from coordlog.projections.state_codec import DerivedCodec
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.projections.splits.query_reads import READS, ReadsState
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.reads import (
     EndQuery,
@@ -25,7 +25,7 @@ from coordlog.schemas.reads import (
 )
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from reads_job import Outside, ReadsJob, Task, next_request, plan_request, unreachable
 from split_fakes import chain_of, listing
 

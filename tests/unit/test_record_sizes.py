@@ -7,10 +7,10 @@ import pytest
 from coordlog.errors import TooLargeError
 from coordlog.kernel.inputs import StopAsked
 from coordlog.messages import Fail, SkipSplit, UpMessage
-from coordlog.projections.state import Phase
-from coordlog.restore import projection_of, rebuild
+from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, FakeSink, Noting, NotingProvider, chain_of, inside
 
 pytestmark = pytest.mark.clause("K6")

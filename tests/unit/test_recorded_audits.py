@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord
-from coordlog.projections.audit import audit, audit_records
-from coordlog.projections.checkpoint_audit import checkpoints
-from coordlog.projections.commit_audit import commits
-from coordlog.projections.epoch_audit import epochs
-from coordlog.projections.event_audit import events
-from coordlog.projections.failure_audit import failures
-from coordlog.schemas.builtin import AttemptSnapshot
+from coordlog.projections.tables.audit import audit, audit_records
+from coordlog.projections.tables.checkpoints import checkpoints
+from coordlog.projections.tables.commits import commits
+from coordlog.projections.tables.epochs import epochs
+from coordlog.projections.tables.events import events
+from coordlog.projections.tables.failures import failures
+from coordlog.schemas.builtin_types import AttemptSnapshot
 from coordlog.schemas.record import Kind, Record
 from hand_history import BEGAN_US, SINK, SOURCE, HandHistory, streaming_history
 from one_log import OneLog

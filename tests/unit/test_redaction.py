@@ -15,25 +15,25 @@ import fastavro
 import pytest
 from click.testing import CliRunner
 
-from coordlog import snapshots
-from coordlog.adopting import copy_history
-from coordlog.beginning import begin_from, find_beginning
 from coordlog.cli.main import main
-from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog, write_exported
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.log.port import StoredRecord
 from coordlog.messages import DeliverEvent, Fail
-from coordlog.own_reign import begin_reign, read_records
-from coordlog.payloads import PayloadOptions
-from coordlog.projections.audit import audit
-from coordlog.projections.moments import moment
-from coordlog.projections.redaction import Redaction
-from coordlog.projections.snapshots import SNAPSHOT_TYPE, snapshot_in
-from coordlog.projections.split_audit import SplitPlace, SplitRow
-from coordlog.projections.verification import verify
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import (
+from coordlog.offline.adopt import copy_history
+from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.payloads.offload import PayloadOptions
+from coordlog.projections.inspection.redact import Redaction
+from coordlog.projections.inspection.state_at import moment
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, snapshot_in
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.splits import SplitPlace, SplitRow
+from coordlog.restore import snapshots
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import (
     EventSkipped,
     JobSnapshot,
     KeepCheckpoint,
@@ -42,9 +42,9 @@ from coordlog.schemas.builtin import (
 )
 from coordlog.schemas.codec import Avro, encode_record
 from coordlog.schemas.payload import payload_type_of
+from coordlog.schemas.payload_address import address_in, addresses_among
 from coordlog.schemas.record import Kind, Record
-from coordlog.schemas.stored import address_in, addresses_among
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from driven_history import driven_log
 from hand_history import HandHistory, skipping_history, streaming_history
 from kernel_fakes import Down, FakeSink, NotingProvider, Up, chain_of, inside

@@ -11,30 +11,30 @@ from typing import ClassVar
 import pytest
 from immutables import Map
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.coordinators import splits as splits_module
 from coordlog.coordinators.splits import DefaultEnumerator, SplitCoordinatorProvider
 from coordlog.errors import SourceError
-from coordlog.log.port import StoredRecord
-from coordlog.projections.audit import audit
-from coordlog.projections.invariants import faults_of
-from coordlog.projections.progress import progress
-from coordlog.projections.split_audit import SplitPlace, SplitRow
-from coordlog.projections.split_audit import splits as split_rows
-from coordlog.projections.split_table import PAGE_SPLITS, SplitTable, WithEnumerator
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import SPLITS
-from coordlog.projections.state import JobState, Phase
-from coordlog.projections.verification import verify
-from coordlog.projections.waiting_splits import waiting_in
-from coordlog.schemas.builtin import SkipSplit
+from coordlog.log.interface import StoredRecord
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.invariants import faults_of
+from coordlog.projections.job.state import JobState, Phase
+from coordlog.projections.snapshot.splits_codec import SPLITS
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import PAGE_SPLITS, SplitTable, WithEnumerator
+from coordlog.projections.tables.audit import audit
+from coordlog.projections.tables.progress import progress
+from coordlog.projections.tables.splits import SplitPlace, SplitRow
+from coordlog.projections.tables.splits import splits as split_rows
+from coordlog.projections.tables.waiting_splits import waiting_in
+from coordlog.schemas.builtin_types import SkipSplit
 from coordlog.schemas.payload import Payload, payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 from coordlog.schemas.source_facts import SplitsWithdrawn
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.split_bytes import decode_split
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import (
     NO_MORE,
     Hello,

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from coordlog.errors import OptionError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.limits import REMEMBERED_EVENTS_BYTES_MAX, SNAPSHOT_STATE_BYTES_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.remembered import EVENT_BYTES, FORGETS, weights
-from coordlog.projections.state import JobState, Phase, sorted_values
+from coordlog.projections.job.remembered import EVENT_BYTES, FORGETS, weights
+from coordlog.projections.job.state import JobState, Phase, sorted_values
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from kernel_fakes import HANDLED, NotingProvider, Up, chain_of, delivered, inside, send_down
 
 ROOM = 10

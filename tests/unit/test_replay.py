@@ -12,14 +12,14 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from coordlog.chain import Chain
+from coordlog.api.chain import Chain
 from coordlog.errors import RestoreError, SourceError
-from coordlog.kernel.building import KernelConfig
-from coordlog.log.exported import write_exported
+from coordlog.kernel.builder import KernelConfig
+from coordlog.log.file import write_exported
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.source import FileSource
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.transform import transform_spec
 from coordlog.testing import (
     CrashSweepError,

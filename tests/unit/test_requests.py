@@ -18,16 +18,16 @@ from coordlog.errors import (
     RequestUnansweredError,
     TooLargeError,
 )
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import RequestOutcome
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.limits import PAYLOAD_BYTES_MAX, REQUESTS_OPEN_MAX
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state import Phase
-from coordlog.requests import Requests
+from coordlog.projections.job.state import Phase
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.runtime.requests import Requests
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import FakeRequest, HandDrivenJob
+from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
 from kernel_fakes import (
     TYPES,
     Down,

@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.inputs import DriverStops, StopAsked
-from coordlog.kernel.policy import backoff_s, failures_in_window, is_exhausted, local_backoff_s
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state import DriverStop, JobState, Phase
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import Runtime, RuntimeOptions
-from coordlog.schemas.evolving import evolve
+from coordlog.kernel.restart_policy import (
+    backoff_s,
+    failures_in_window,
+    is_exhausted,
+    local_backoff_s,
+)
+from coordlog.projections.job.state import DriverStop, JobState, Phase
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import Runtime, RuntimeOptions
+from coordlog.schemas.evolution import evolve
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeClock, HandDrivenJob
+from coordlog.testing.driven_job import FakeClock, HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from kernel_fakes import HANDLED, FakeSink, NotingProvider, chain_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from coordlog.errors import OptionError, RecordError, RestoreError, SinkError
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.state import Phase
-from coordlog.restore import projection_of, rebuild
+from coordlog.projections.job.state import Phase
+from coordlog.restore.rebuild import projection_of, rebuild
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     HANDLED,
     FakeSink,

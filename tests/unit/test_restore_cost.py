@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordlog.chain import Chain
-from coordlog.log.copying import to_append
+from coordlog.api.chain import Chain
+from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.restore import projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import NotingProvider, Up, chain_of
 
 

@@ -15,9 +15,9 @@ from coordlog.spark_integration.files.payloads import (
     SecondFileReaderState,
     SecondSplitProgress,
 )
-from coordlog.spark_integration.files.reader import FileReader, merge_reader_states
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.spark_integration.files.split_bytes import decode_split, decode_state
+from coordlog.spark_integration.files.source.reader import FileReader, merge_reader_states
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.spark_integration.files.source.split_bytes import decode_split, decode_state
 
 SCHEMA = pa.schema([("x", pa.string()), ("y", pa.string())])
 PLAIN = b"x,y\n" + b"".join(b"r%d,v\n" % n for n in range(6))

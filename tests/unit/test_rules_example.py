@@ -13,14 +13,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.api.operator import Poll, PollStatus, SourceReader
 from coordlog.log.memory import MemoryLog
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.subtask import Poll, PollStatus, SourceReader
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from examples.rules_parts.account import Account, read_account
 from examples.rules_parts.coordinator import OPERATOR_ID, RulesState, rules_spec
 from examples.rules_parts.events import RuleApplied, RulesFinished, RuleUpdate

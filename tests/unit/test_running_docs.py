@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 import pytest
 
-from coordlog.cli.exits import Exit, exit_of
-from coordlog.cli.ingest import ingest
+from coordlog.cli.exit_status import Exit, exit_of
+from coordlog.cli.ingest.command import ingest
 from coordlog.errors import AccessError, JobFailedError, LogUnavailableError
 from coordlog.limits import STOP_TIMEOUT_S
-from coordlog.log.environment_errors import BrokerError
+from coordlog.log.local.environment_errors import BrokerError
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "examples" / "systemd" / "coordlog-ingest.service"

@@ -10,7 +10,7 @@ import pytest
 
 from coordlog.errors import OptionError, PayloadTypeError
 from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.secret import REDACTED, REDACTED_TEXT
+from coordlog.schemas.secret_fields import REDACTED, REDACTED_TEXT
 from coordlog.secret_fields import KEY_VARIABLE, Encrypted
 from secret_job import SECRETS as JOB_SECRETS
 from secret_job import secret_log

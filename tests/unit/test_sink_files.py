@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain_fakes import FakeContext
-from coordlog.cli.exits import Exit, exit_of
-from coordlog.coordinator import CommittableOf
+from coordlog.api.coordinator import CommittableOf
+from coordlog.api.operator import Snapshot
+from coordlog.cli.exit_status import Exit, exit_of
 from coordlog.errors import OutOfSpaceError, SinkError
 from coordlog.schemas.payload import payload_type_of
-from coordlog.spark_integration.files import durable
-from coordlog.spark_integration.files.local_store import LocalStore
 from coordlog.spark_integration.files.names import escaped, partition_folder
 from coordlog.spark_integration.files.payloads import PublishFiles, StagedFile
-from coordlog.spark_integration.files.sink import ParquetSink
-from coordlog.spark_integration.files.writer import ParquetFileWriter
-from coordlog.subtask import Snapshot
+from coordlog.spark_integration.files.sink.sink import ParquetSink
+from coordlog.spark_integration.files.sink.writer import ParquetFileWriter
+from coordlog.spark_integration.files.store import durable
+from coordlog.spark_integration.files.store.local import LocalStore
 
 JOB = "ingest"
 GIB = 1024 * 1024 * 1024
@@ -187,7 +187,9 @@ def test_what_all_partitions_hold_together_is_bounded(tmp_path: Path) -> None:
 def test_more_names_than_the_log_takes_are_an_error_that_says_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordlog.spark_integration.files.writer.INTERVAL_NAMES_BYTES_MAX", 1000)
+    monkeypatch.setattr(
+        "coordlog.spark_integration.files.sink.writer.INTERVAL_NAMES_BYTES_MAX", 1000
+    )
     sink = prepared(ParquetSink(tmp_path / "out", partition_by=["p"]))
     writer = opened(sink)
     write(writer, i=list(range(20)), p=[str(n) for n in range(20)])

@@ -7,19 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, RequestRefusedError
-from coordlog.kernel.building import KernelConfig
+from coordlog.kernel.builder import KernelConfig
 from coordlog.kernel.poison import with_poison, without_poison
 from coordlog.kernel.skips import why_not_skippable
 from coordlog.limits import REASON_CHARS_MAX
 from coordlog.messages import DeliverEvent
-from coordlog.projections.skips import digest_of, event_key
-from coordlog.projections.state import Phase
-from coordlog.schemas.builtin import EventSkipped, SkipEvent, SkipRecorded, SkipSplit, SplitSkipped
+from coordlog.projections.job.skips import digest_of, event_key
+from coordlog.projections.job.state import Phase
+from coordlog.schemas.builtin_types import (
+    EventSkipped,
+    SkipEvent,
+    SkipRecorded,
+    SkipSplit,
+    SplitSkipped,
+)
 from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import FakeRequest, HandDrivenJob
+from coordlog.testing.driven_job import FakeRequest, HandDrivenJob
 from kernel_fakes import Down, NotingProvider, Up
 from kernel_fakes import chain_of as noting_chain
 from split_fakes import (

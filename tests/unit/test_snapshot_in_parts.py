@@ -11,31 +11,31 @@ import pytest
 from click.testing import CliRunner, Result
 from immutables import Map
 
-from coordlog.beginning import begin_from, find_beginning
-from coordlog.chain import Chain
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.errors import PayloadLostError, RequestError, RestoreError
 from coordlog.limits import RECORD_BYTES_MAX
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.own_reign import read_job
-from coordlog.own_snapshot import take_own_snapshot
-from coordlog.payload_cleaning import FileUse, clean_former, payload_use
-from coordlog.payloads import AttemptPayloads, DriverPayloads, PayloadOptions
-from coordlog.payloads_fit import check_payloads
-from coordlog.projections.snapshots import SnapshotCodec
-from coordlog.projections.state import JobState
-from coordlog.projections.verification import verify
-from coordlog.pruning import planned, prune
-from coordlog.restore import Rebuild, projection_of, rebuild
-from coordlog.runtime import RuntimeOptions
-from coordlog.schemas.builtin import SnapshotTaken, SnapshotWanted
-from coordlog.schemas.evolving import evolve
+from coordlog.offline.epoch import read_job
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.offline.prune import planned, prune
+from coordlog.offline.snapshot import take_own_snapshot
+from coordlog.payloads.check import check_payloads
+from coordlog.payloads.gc import FileUse, clean_former, payload_use
+from coordlog.payloads.offload import AttemptPayloads, DriverPayloads, PayloadOptions
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.job.state import JobState
+from coordlog.projections.snapshot.codec import SnapshotCodec
+from coordlog.restore.rebuild import Rebuild, projection_of, rebuild
+from coordlog.restore.snapshots import SnapshotMisfitError, standing_snapshot
+from coordlog.runtime.runtime import RuntimeOptions
+from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.payload_address import STORE_ATTRIBUTE, PayloadAddress, owner_of
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import STORE_ATTRIBUTE, PayloadAddress, owner_of
-from coordlog.snapshots import SnapshotMisfitError, standing_snapshot
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from one_log import OneLog
 from split_fakes import ask, chain_of, pull_of
 
@@ -56,8 +56,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", SMALL)
-    monkeypatch.setattr("coordlog.snapshots.SNAPSHOT_PART_BYTES", 1_000)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", SMALL)
+    monkeypatch.setattr("coordlog.restore.snapshots.SNAPSHOT_PART_BYTES", 1_000)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_a_state_that_fits_is_pruned_with_another_store_too_and_the_history_s_st
 def test_what_fits_in_parts_neither_is_refused_before_anything_is_appended_or_stored(
     url: str, monkeypatch: pytest.MonkeyPatch, *, has_store: bool
 ) -> None:
-    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", 2_900)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 2_900)
     job = job_of(400)
     job.crash()
     end = job.log.high_watermark()
@@ -228,7 +228,7 @@ def test_what_fits_in_parts_neither_is_refused_before_anything_is_appended_or_st
 def test_a_driver_stores_nothing_of_a_snapshot_that_does_not_fit(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", 2_900)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 2_900)
     job = job_of(400, payloads=options_of(url), options=RuntimeOptions(snapshot_every=None))
     with pytest.raises(RequestError, match="and a record holds 2900") as refused:
         job.ask("", SnapshotWanted(why="test")).answer()
@@ -240,7 +240,7 @@ def test_a_driver_stores_nothing_of_a_snapshot_that_does_not_fit(
 
 @pytest.mark.usefixtures("small_records")
 def test_what_to_do_is_what_the_state_has_to_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", 2_900)
+    monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", 2_900)
     job = job_of(400, parallelism=1)
     attempt = job.register(0)
     checkpoint_id = job.trigger()
@@ -271,7 +271,7 @@ def test_at_each_size_of_a_record_a_prune_is_done_or_appends_nothing_and_names_i
     came_to = set[tuple[bool, bool]]()
     for number, limit in enumerate(range(2_600, 6_600, 100)):
         place = f"{url}-{number}"
-        monkeypatch.setattr("coordlog.snapshots.RECORD_BYTES_MAX", limit)
+        monkeypatch.setattr("coordlog.restore.snapshots.RECORD_BYTES_MAX", limit)
         job = job_of(60)
         job.crash()
         end = job.log.high_watermark()

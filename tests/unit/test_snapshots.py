@@ -16,28 +16,28 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from coordlog import snapshots
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.coordinators.splits import SplitCoordinatorProvider
 from coordlog.errors import RecordError, RestoreError
-from coordlog.log.copying import to_append
+from coordlog.log.copy import to_append
+from coordlog.log.interface import StoredRecord, UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import StoredRecord, UnstoredRecord
-from coordlog.looking import state_at
-from coordlog.projections import snapshots as encoding
-from coordlog.projections.audit import audit_records
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.snapshots import SNAPSHOT_TYPE, SnapshotCodec, SnapshotUnusableError
-from coordlog.projections.splits_codec import SPLITS
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.projections.verification import verify
-from coordlog.restore import Rebuild, projection_of, rebuild
-from coordlog.runtime import RuntimeOptions, to_unstored
-from coordlog.schemas.builtin import JobSnapshot
-from coordlog.schemas.counting import Verdict, counted_turns
+from coordlog.offline.state_at import state_at
+from coordlog.projections.inspection.verify import verify
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.projections.snapshot import codec as encoding
+from coordlog.projections.snapshot.codec import SNAPSHOT_TYPE, SnapshotCodec, SnapshotUnusableError
+from coordlog.projections.snapshot.splits_codec import SPLITS
+from coordlog.projections.tables.audit import audit_records
+from coordlog.restore import snapshots
+from coordlog.restore.rebuild import Rebuild, projection_of, rebuild
+from coordlog.runtime.runtime import RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import JobSnapshot
 from coordlog.schemas.record import Kind, Record
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.schemas.validity import Verdict, counted_turns
+from coordlog.testing.driven_job import HandDrivenJob
 from coordlog.testing.replay import replay
 from coordlog.testing.replay_history import History
 from fold_digests import chain_of_run, digests, fresh

@@ -9,10 +9,13 @@ import pytest
 from immutables import Map
 
 from coordlog.limits import SNAPSHOT_STATE_BYTES_MAX
-from coordlog.projections import splits_codec
-from coordlog.projections.job import JobProjection
-from coordlog.projections.snapshots import SnapshotCodec, SnapshotTooLargeError
-from coordlog.projections.split_table import (
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import CompletedCheckpoint, Cut, JobState
+from coordlog.projections.snapshot import splits_codec
+from coordlog.projections.snapshot.codec import SnapshotCodec, SnapshotTooLargeError
+from coordlog.projections.snapshot.splits_codec import SPLITS, SplitsCodec
+from coordlog.projections.splits.fold import SplitsState
+from coordlog.projections.splits.table import (
     PAGE_SPLITS,
     Assigned,
     Finished,
@@ -21,9 +24,6 @@ from coordlog.projections.split_table import (
     WithEnumerator,
     unpacked_page,
 )
-from coordlog.projections.splits import SplitsState
-from coordlog.projections.splits_codec import SPLITS, SplitsCodec
-from coordlog.projections.state import CompletedCheckpoint, Cut, JobState
 from coordlog.schemas.payload import PayloadTypes
 from coordlog.schemas.source_events import Split
 

@@ -14,7 +14,7 @@ from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import (
     SplitsDiscovered,
 )
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from split_fakes import (
     NO_MORE,
     More,

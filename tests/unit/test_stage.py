@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from coordlog.errors import EnvironmentSetupError
-from coordlog.spark_integration import stage
-from coordlog.spark_integration.stage import check_slots, endpoint_host, short_reason
+from coordlog.spark_integration.driver import stage
+from coordlog.spark_integration.driver.stage import check_slots, endpoint_host, short_reason
 
 RAISED_IN_A_TASK = """
   An exception was thrown from the Python worker. Please see the stack trace below.

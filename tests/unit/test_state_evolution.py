@@ -11,20 +11,24 @@ import pytest
 from click.testing import CliRunner
 from immutables import Map
 
-from coordlog.chain import Chain, SourceSpec
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.coordinator import (
+    CoordinatorContext,
+    CoordinatorProvider,
+    EventSourcedCoordinator,
+)
+from coordlog.api.operator import Poll, PollStatus, SourceReader
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
-from coordlog.coordinator import CoordinatorContext, CoordinatorProvider, EventSourcedCoordinator
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
-from coordlog.projections.operator_projection import OperatorProjection
-from coordlog.projections.state_codec import DerivedCodec
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.source_facts import EnumeratorState
-from coordlog.subtask import Poll, PollStatus, SourceReader
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from one_log import OneLog
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordlog.errors import PayloadLostError
-from coordlog.projections.skips import digest_of
+from coordlog.projections.job.skips import digest_of
 from coordlog.schemas.payload import open_inline
-from coordlog.schemas.stored import (
+from coordlog.schemas.payload_address import (
     PayloadAddress,
     address_in,
     addresses_among,

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from coordlog.cli.main import main
+from coordlog.log.interface import UnstoredRecord
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import UnstoredRecord
-from coordlog.projections.table_columns import TABLES, Columns, ColumnType, ListOf
-from coordlog.spark_integration.history_views import tables_of
+from coordlog.projections.tables.columns import TABLES, Columns, ColumnType, ListOf
+from coordlog.spark_integration.history_frames.views import tables_of
 from hand_history import batch_history, streaming_history
 from one_log import OneLog
 from recorded_history import JOB, recorded_history

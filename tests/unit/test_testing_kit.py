@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
-from coordlog.attempt import StepStatus
-from coordlog.chain import Chain, OperatorSpec
+from coordlog.api.chain import Chain, OperatorSpec
+from coordlog.api.operator import Operator, OperatorContext, Snapshot
 from coordlog.messages import DeliverEvent, InjectBarrier
 from coordlog.schemas.payload import Payload
 from coordlog.schemas.record import Kind
-from coordlog.subtask import Operator, OperatorContext, Snapshot
+from coordlog.task.attempt import StepStatus
 from coordlog.testing import (
     FakeAttempt,
     HandDrivenJob,
@@ -21,7 +21,7 @@ from coordlog.testing import (
     crash_sweep,
     silent_source,
 )
-from coordlog.testing.by_hand import MayFail
+from coordlog.testing.driven_job import MayFail
 from kernel_fakes import Down, Noting, NotingProvider, Up, chain_of, inside
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from coordlog.errors import OptionError
-from coordlog.spark_integration.token import (
+from coordlog.spark_integration.wire.token import (
     TOKEN_VARIABLE,
     Token,
     new_nonce,

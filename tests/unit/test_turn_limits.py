@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coordlog import turns
-from coordlog.coordinator import EventFuture
+from coordlog.api.coordinator import EventFuture
 from coordlog.errors import AttemptNotRunningError, TurnLimitError
-from coordlog.projections.state import Phase
+from coordlog.projections.job.state import Phase
+from coordlog.runtime import turns
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import Down, Noted, Noting, NotingProvider, chain_of
 
 

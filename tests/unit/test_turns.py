@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coordlog import runtime
 from coordlog.log.memory import Unknown
 from coordlog.messages import Accepted
-from coordlog.restore import projection_of, rebuild
+from coordlog.restore.rebuild import projection_of, rebuild
+from coordlog.runtime import runtime
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import (
     Down,
     Noted,

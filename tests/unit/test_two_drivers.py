@@ -8,10 +8,10 @@ import pytest
 
 from coordlog.errors import FencedError
 from coordlog.log.memory import Unknown
-from coordlog.projections.state import Phase
-from coordlog.runtime import RuntimeOptions
+from coordlog.projections.job.state import Phase
+from coordlog.runtime.runtime import RuntimeOptions
 from coordlog.schemas.record import Kind
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.testing.driven_job import HandDrivenJob
 from kernel_fakes import FakeSink, NotingProvider, Up, chain_of, delivered, inside, send_down
 
 pytestmark = pytest.mark.clause("K2")

@@ -12,16 +12,16 @@ import fastavro
 import pytest
 from click.testing import CliRunner, Result
 
-from coordlog.cli.exits import Exit
+from coordlog.cli.exit_status import Exit
 from coordlog.cli.main import main
 from coordlog.cli.payload_store import StoreFinder
 from coordlog.errors import OptionError, SourceError
 from coordlog.limits import CONTAINER_BLOCK_BYTES_MAX, CONTAINER_HEADER_BYTES_MAX
-from coordlog.log.exported import ExportedLog, write_exported
+from coordlog.log.file import ExportedLog, write_exported
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
+from coordlog.schemas.payload_address import PayloadAddress
 from coordlog.schemas.record import Kind
-from coordlog.schemas.stored import PayloadAddress
 from hand_history import HandHistory, discovery, streaming_history, unstored
 from one_log import OneLog
 

@@ -15,18 +15,18 @@ from types import ModuleType
 
 import pytest
 
-from coordlog.beginning import begin_from, find_beginning
-from coordlog.chain import Chain, SourceSpec
-from coordlog.cli.exits import Exit
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.cli.exit_status import Exit
 from coordlog.errors import PayloadTypeError, RecordError, RestoreError
-from coordlog.log.copying import to_append
-from coordlog.log.exported import ExportedLog
+from coordlog.log.copy import to_append
+from coordlog.log.file import ExportedLog
+from coordlog.log.interface import LogIdentity
 from coordlog.log.memory import MemoryLog
-from coordlog.log.port import LogIdentity
-from coordlog.projections.verification import verify
+from coordlog.offline.fork import begin_from, find_beginning
+from coordlog.projections.inspection.verify import verify
 from coordlog.schemas.payload import Payload, PayloadTypes, event
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.testing.by_hand import HandDrivenJob
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.testing.driven_job import HandDrivenJob
 from one_log import checkpoint_command
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from attempt_fakes import Note, World, deliver, opened, polled
-from coordlog.attempt import AttemptRunner
-from coordlog.call_watch import MainThread, watched_calls
-from coordlog.open_chain import Place
+from coordlog.runtime.call_watch import MainThread, watched_calls
+from coordlog.task.attempt import AttemptRunner
+from coordlog.task.operator_chain import Place
 
 LIMIT_S = 10.0
 PLACE = Place(operator_id="transform", callback="process", split_id="in/3.csv")

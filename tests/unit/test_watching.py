@@ -25,9 +25,9 @@ from coordlog.schemas.payload import payload_type_of
 from coordlog.schemas.record import Kind
 from coordlog.schemas.source_events import Split, SplitsDiscovered
 from coordlog.schemas.source_facts import ListingFailed
-from coordlog.spark_integration.files.discovery import FileWatch
-from coordlog.spark_integration.files.source import FileSource
-from coordlog.testing.by_hand import FakeAttempt, HandDrivenJob
+from coordlog.spark_integration.files.source.discovery import FileWatch
+from coordlog.spark_integration.files.source.source import FileSource
+from coordlog.testing.driven_job import FakeAttempt, HandDrivenJob
 from split_fakes import NO_MORE, ask, chain_of, checkpoint, fail_globally, split, state_of, told
 
 

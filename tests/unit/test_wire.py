@@ -28,9 +28,14 @@ from coordlog.messages import (
     SendEvent,
     SkipSplit,
 )
-from coordlog.schemas.builtin import AttemptSnapshot, Committable, OperatorState, SplitFinished
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    Committable,
+    OperatorState,
+    SplitFinished,
+)
 from coordlog.schemas.codec import avro_fingerprint
-from coordlog.spark_integration.wire import (
+from coordlog.spark_integration.wire.messages import (
     WIRE_SCHEMA,
     WIRE_VERSION,
     AskCoordinator,

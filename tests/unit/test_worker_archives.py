@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coordlog.spark_integration.worker_archives import keep_archives
+from coordlog.spark_integration.task.worker_archives import keep_archives
 
 MODULE = "found_in_an_archive"
 

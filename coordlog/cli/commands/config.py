@@ -1,0 +1,163 @@
+"""`coordlog config`: what each option would be, and where that comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType
+
+import click
+from click.core import ParameterSource
+
+from coordlog.cli.config.names import (
+    SETTINGS,
+    CommandPath,
+    Setting,
+    commands_below,
+    is_secret,
+    key_of,
+    masked,
+    options_of,
+)
+from coordlog.cli.config.sources import Configuration, configuration_of
+from coordlog.cli.console import Column, new_console, print_json, print_table
+from coordlog.log.broker.limits import IDLE_MINUTES
+from coordlog.log.local.paths import cache_folder, home_folder
+from coordlog.projections.tables.payload_json import Json
+
+__all__ = ["config"]
+
+_COLUMNS = (Column("COMMAND"), Column("KEY"), Column("VALUE"), Column("FROM"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    command: str
+    key: str
+    value: Json
+    source: str
+
+
+@click.command()
+@click.argument("command", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each setting.")
+@click.pass_context
+def config(context: click.Context, *, command: tuple[str, ...], as_json: bool) -> None:
+    """Show each setting with its value and where that comes from; secrets are hidden.
+
+    With COMMAND, such as `ingest` or `broker start`, that command's only.
+
+    The order is: option, variable, coordlog.toml, default.
+    """
+    found = configuration_of(context)
+    rows = [
+        one for one in _rows(context, found) if one.command.split()[: len(command)] == [*command]
+    ]
+    if not rows:
+        raise click.BadParameter(f"{' '.join(command)} has no settings", param_hint="COMMAND")
+    if as_json:
+        for one in rows:
+            print_json(
+                {"command": one.command, "key": one.key, "value": one.value, "from": one.source}
+            )
+        return
+    click.echo(f"file: {found.file.path or 'none was found'}\n")
+    cells = [(one.command, one.key, _text(one.value), one.source) for one in rows]
+    print_table(new_console(), _COLUMNS, cells)
+
+
+def _rows(context: click.Context, found: Configuration) -> Iterator[_Row]:
+    root = context.find_root()
+    own: set[str] = set()
+    contexts: dict[CommandPath, click.Context] = {(): root}
+    rows: list[_Row] = []
+    for path, command in commands_below(root.command, (), root):
+        if path:
+            contexts[path] = _context_of(command, contexts[path[:-1]], path[-1])
+        for option in options_of(command):
+            own.add(key_of(option, path))
+            rows.append(_row(option, path, contexts[path], found))
+    yield from (_setting_row(one, found) for one in SETTINGS if one.key not in own)
+    yield from rows
+
+
+def _context_of(command: click.Command, parent: click.Context, name: str) -> click.Context:
+    """As that of a command line without options. Its arguments are not asked for."""
+    made = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    for option in options_of(command):
+        # Wrong ones were passed over just now.
+        given = option.value_from_envvar(made)
+        if given is not None:
+            option.type_cast_value(made, given)
+    return made
+
+
+def _row(
+    option: click.Option, path: CommandPath, context: click.Context, found: Configuration
+) -> _Row:
+    name = option.name or ""
+    key = key_of(option, path)
+    value = context.params[name]
+    value = _default_of(key) if value is None else value
+    origin = context.get_parameter_source(name)
+    if not isinstance(value, (bool, int, float, str, tuple, list, NoneType)):
+        value = _as_given(option, path, origin, found)  # a type of our own, read from a text
+    source = found.source(option, path, origin)
+    return _Row(command=" ".join(path), key=key, value=_safe(key, value), source=source)
+
+
+def _as_given(
+    option: click.Option, path: CommandPath, origin: ParameterSource | None, found: Configuration
+) -> object:
+    match origin:
+        case ParameterSource.ENVIRONMENT:
+            return os.environ[str(option.envvar)]
+        case ParameterSource.DEFAULT_MAP if (set_to := found.file.find(option, path)) is not None:
+            return set_to[1]
+        case _:
+            return option.default
+
+
+def _setting_row(setting: Setting, found: Configuration) -> _Row:
+    value: str | None = os.environ.get(setting.variable) or None
+    if value is None:
+        value, source = _default_of(setting.key), "default"
+    elif setting.key in found.applied:
+        source = f"{found.file.path}: {setting.key}"
+    else:
+        source = f"the variable {setting.variable}"
+    return _Row(command="", key=setting.key, value=_safe(setting.key, value), source=source)
+
+
+def _default_of(key: str) -> str | None:
+    """Of what is a setting."""
+    match key:
+        case "home":
+            return str(home_folder())
+        case "cache":
+            return str(cache_folder())
+        case "broker-idle-minutes":
+            return str(IDLE_MINUTES)
+        case _:
+            return None
+
+
+def _safe(key: str, value: object) -> Json:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value if value is None or not is_secret(key) else masked(key, str(value))
+    if isinstance(value, (tuple, list)):
+        return [_safe(key, one) for one in value]
+    return masked(key, str(value))
+
+
+def _text(value: Json) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(repr(one) for one in value) or "-"
+        case _:
+            return str(value)

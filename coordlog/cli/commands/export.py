@@ -1,0 +1,70 @@
+"""`coordlog export` and `import`: a job's whole log as one file, and such a file as a log."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import click
+
+from coordlog.cli.log_access import Logs, with_history
+from coordlog.log.file import check_target, write_exported
+from coordlog.log.interface import StoredRecord
+from coordlog.projections.inspection.redact import Redaction
+
+__all__ = ["export"]
+
+
+@click.command()
+@click.argument("job")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE where it is there.")
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Without payloads, reasons, split ids, paths and hosts, for a bug report.",
+)
+@with_history
+def export(logs: Logs, *, job: str, file: Path, force: bool, redact: bool) -> None:
+    """Write the whole log of JOB, void records included, to FILE.
+
+    FILE is an Avro container file; it is there whole, or not at all. JOB may be such a file.
+    """
+    check_target(file, "FILE")
+    if file.exists() and not force:
+        raise click.BadParameter(f"{file} is there; --force replaces it", param_hint="FILE")
+
+    def progress(offset: int, end: int) -> None:
+        click.echo(f"read {offset:,} of {end:,} records", err=True)
+
+    log = logs.open(job)
+    try:
+        count = write_exported(
+            log,
+            job,
+            file,
+            is_overwriting=force,
+            redact=_Redacting() if redact else None,
+            on_progress=progress,
+        )
+    except FileExistsError as error:
+        raise click.BadParameter(
+            f"{file} is there; --force replaces it", param_hint="FILE"
+        ) from error
+    finally:
+        log.close()
+    what = "redacted records" if redact else "records"
+    click.echo(f"exported {count:,} {what} of job {job} to {file}", err=True)
+
+
+class _Redacting:
+    """Redacts stored records, in log order."""
+
+    def __init__(self) -> None:
+        self._redaction = Redaction(secrets.token_bytes(32))
+
+    def __call__(self, stored: StoredRecord) -> StoredRecord:
+        made = self._redaction.record(stored)
+        return StoredRecord(
+            stored.offset, made.key, made.value, made.header_bytes, stored.timestamp_ms
+        )

@@ -1,0 +1,266 @@
+"""`coordlog history`: a job's records in log order, one line each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import click
+from rich.text import Text
+
+from coordlog.cli.console import crop, day_of, iso, new_console, print_json, time_of
+from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.reading import records_of
+from coordlog.projections.tables.apply_errors import Applying
+from coordlog.projections.tables.audit import AuditRecord
+from coordlog.projections.tables.checkpoints import CheckpointFold, CheckpointStatus
+from coordlog.projections.tables.payload_json import Json, hex_text, on_one_line, to_json, undecoded
+from coordlog.schemas.record import Kind, Record
+
+__all__ = ["history"]
+
+_PAYLOAD_CHARS: Final = 160
+_REASON_CHARS: Final = 200
+_OWN: Final = "coordlog."
+"""Before the names of the types that every job has; `--json` shows it."""
+_HEADING: Final = (
+    f"{'OFFSET':>6} {'SEQ':>6} {'TIME (UTC)':<12} {'EP':>2} {'KIND':<24} {'OPERATOR':<8} "
+    f"{'ATTEMPT':<7} {'CKPT':>4}  WHAT"
+)
+_STYLES: Final = {
+    Kind.EPOCH_STARTED: "bold cyan",
+    Kind.ATTEMPT_STARTED: "green",
+    Kind.SUBTASK_COMPLETED: "green",
+    Kind.CHECKPOINT_COMPLETED: "bold green",
+    Kind.COMMIT_OUTCOME: "bold green",
+    Kind.JOB_FINISHED: "bold green",
+    Kind.ATTEMPT_FAILED: "bold red",
+    Kind.EVENT_FAILED: "red",
+    Kind.CHECKPOINT_ABORTED: "red",
+    Kind.GLOBAL_FAILURE: "bold red",
+    Kind.JOB_FAILED: "bold red",
+    Kind.SUBTASK_RESET: "yellow",
+    Kind.RESET_TO_CHECKPOINT: "bold yellow",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is shown; None and empty mean everything."""
+
+    kinds: frozenset[Kind]
+    subtask: int | None
+    attempt: int | None
+    checkpoint: int | None
+    epoch: int | None
+    from_offset: int
+
+    def __call__(self, one: AuditRecord) -> bool:
+        if one.offset < self.from_offset:
+            return False
+        asked = (self.subtask, self.attempt, self.checkpoint, self.epoch)
+        record = one.record
+        if record is None:
+            return not self.kinds and asked == (None,) * len(asked)
+        has = (record.subtask, record.attempt_number, record.checkpoint_id, record.epoch)
+        if self.kinds and record.kind not in self.kinds:
+            return False
+        return all(a is None or a == h for a, h in zip(asked, has, strict=True))
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([one.value for one in Kind], case_sensitive=False),
+    metavar="KIND",
+    help="Only records of this kind, as in ATTEMPT_FAILED; may be given several times.",
+)
+@click.option("--subtask", type=int, metavar="N", help="Only records of this subtask.")
+@click.option("--attempt", type=int, metavar="N", help="Only records of this attempt number.")
+@click.option("--checkpoint", type=int, metavar="N", help="Only records of this checkpoint.")
+@click.option("--epoch", type=int, metavar="N", help="Only records of this epoch.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most so many records.")
+@click.option(
+    "--from-offset", type=int, default=0, metavar="N", help="Only from this offset on, inclusive."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with everything.")
+@with_history
+def history(
+    logs: Logs,
+    *,
+    job: str,
+    kinds: tuple[str, ...],
+    subtask: int | None,
+    attempt: int | None,
+    checkpoint: int | None,
+    epoch: int | None,
+    limit: int | None,
+    from_offset: int,
+    as_json: bool,
+) -> None:
+    """Show JOB's records in log order.
+
+    A record that does not count is marked with the reason. The log is read from its start whatever
+    is asked for: what counts depends on all that stands before. Without a limit, what a checkpoint
+    that is still pending waits for stands at the end.
+    """
+    wanted = _Wanted(
+        kinds=frozenset(Kind(one) for one in kinds),
+        subtask=subtask,
+        attempt=attempt,
+        checkpoint=checkpoint,
+        epoch=epoch,
+        from_offset=from_offset,
+    )
+    with records_of(logs, job) as records:
+        pending = CheckpointFold()
+        shown = itertools.islice((one for one in _noted(records, pending) if wanted(one)), limit)
+        if as_json:
+            for one in shown:
+                print_json(record_json(one))
+        else:
+            _print_lines(shown)
+            if limit is None:
+                _print_pending(pending)
+
+
+def _noted(records: Iterable[AuditRecord], fold: CheckpointFold) -> Iterator[AuditRecord]:
+    """The records, each shown to the fold if it counts."""
+    for one in records:
+        if one.counts and one.record is not None:
+            with Applying(one.offset, one.record):
+                fold.apply(one.record)
+        yield one
+
+
+def _print_pending(fold: CheckpointFold) -> None:
+    """Whom the checkpoints that are pending at the end of the log wait for."""
+    for row in fold.rows():
+        if row.status is CheckpointStatus.PENDING:
+            missing = row.missing or "nothing but its completion"
+            click.echo(f"\ncheckpoint {row.checkpoint_id} is pending; missing: {missing}")
+
+
+def _print_lines(records: Iterable[AuditRecord]) -> None:
+    console = new_console()
+    crop(console, Text(_HEADING, style="bold"))
+    day = ""
+    for one in records:
+        timestamp_us = _timestamp_us(one)
+        if day_of(timestamp_us) != day:
+            day = day_of(timestamp_us)
+            crop(console, Text(f"-- {day}", style="dim"))
+        crop(console, _line(one, timestamp_us))
+
+
+def _timestamp_us(one: AuditRecord) -> int:
+    return one.timestamp_ms * 1000 if one.record is None else one.record.timestamp_us
+
+
+def _line(one: AuditRecord, timestamp_us: int) -> Text:
+    record = one.record
+    void = one.why_not
+    style = "dim" if void else "" if record is None else _STYLES.get(record.kind, "")
+    line = Text(f"{one.offset:>6} {_sequence(record):>6} {time_of(timestamp_us):<12} ")
+    line.append(f"{'' if record is None else record.epoch:>2} ")
+    line.append(f"{'?' if record is None else record.kind.value:<24} ", style=style)
+    line.append(f"{'' if record is None else record.operator_id or '':<8} ")
+    line.append(
+        f"{_attempt(record):<7} {_number(None if record is None else record.checkpoint_id):>4}  "
+    )
+    if void:
+        line.append(f"[{void}] ", style="bold magenta")
+    line.append("  ".join(_what(one)))
+    if void:
+        line.stylize("dim")
+    return line
+
+
+def _sequence(record: Record | None) -> str:
+    return _number(None if record is None else record.sequence)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _attempt(record: Record | None) -> str:
+    if record is None or record.subtask is None:
+        return ""
+    number = record.attempt_number
+    return str(record.subtask) if number is None else f"{record.subtask}/{number}"
+
+
+def _what(one: AuditRecord) -> Iterator[str]:
+    """What a line says besides its columns."""
+    record = one.record
+    if record is None:
+        yield one.problem or ""
+        if one.key:
+            yield f"key {_text(one.key)}"
+        if one.value:
+            yield f"value {hex_text(one.value)}"
+        return
+    if record.event_id is not None:
+        yield f"event {record.event_id}"
+    if record.cause is not None:
+        yield f"of {record.cause}"
+    if record.payload_type is not None:
+        yield record.payload_type.removeprefix(_OWN)
+    if record.kind is not Kind.TYPE_REGISTERED and record.payload is not None:
+        shown = record.payload if one.fields is None else one.fields
+        yield on_one_line(shown, _PAYLOAD_CHARS)
+    if record.reason is not None:
+        yield f"because {on_one_line(record.reason, _REASON_CHARS)}"
+    for name in sorted(record.attributes):
+        yield f"{name}={on_one_line(record.attributes[name], _PAYLOAD_CHARS)}"
+
+
+def _text(data: bytes) -> str:
+    text = data.decode(errors="replace")
+    return text if text.isprintable() and "\ufffd" not in text else hex_text(data)
+
+
+def record_json(one: AuditRecord) -> Json:
+    """All that is known of a record.
+
+    A payload whose schema the log lacks is `payload_hex`, one in the payload store `payload_stored`.
+    """
+    record = one.record
+    about: dict[str, Json] = {
+        "offset": one.offset,
+        "counts": one.counts,
+        "void": one.why_not,
+        "key": None if one.key is None else _text(one.key),
+        "timestamp": iso(_timestamp_us(one)),
+    }
+    if record is None:
+        value = None if one.value is None else one.value.hex()
+        return {**about, "problem": one.problem, "value_hex": value}
+    is_plain = one.fields is not None or record.payload is None
+    return {
+        **about,
+        "job_id": record.job_id,
+        "epoch": record.epoch,
+        "driver_id": record.driver_id,
+        "sequence": record.sequence,
+        "turn_remaining": record.turn_remaining,
+        "kind": record.kind.value,
+        "operator_id": record.operator_id,
+        "subtask": record.subtask,
+        "attempt_number": record.attempt_number,
+        "checkpoint_id": record.checkpoint_id,
+        "event_id": record.event_id,
+        "last_barrier": record.last_barrier,
+        "cause": record.cause,
+        "payload_type": record.payload_type,
+        "payload": to_json(one.fields),
+        **({} if is_plain else undecoded(record.payload or b"")),
+        "reason": record.reason,
+        "attributes": {name: record.attributes[name] for name in sorted(record.attributes)},
+    }

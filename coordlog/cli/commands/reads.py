@@ -1,0 +1,134 @@
+"""`coordlog reads`: what queries have read of a source, task by task or split by split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+from rich.text import Text
+
+from coordlog.cli.console import (
+    Column,
+    day_of,
+    json_of,
+    lasted,
+    new_console,
+    print_json,
+    print_table,
+    reason_text,
+    time_of,
+)
+from coordlog.cli.log_access import Logs, with_history
+from coordlog.cli.reading import records_of
+from coordlog.projections.tables.payload_json import on_one_line
+from coordlog.projections.tables.reads import (
+    ReadRow,
+    ReadSplit,
+    ReadTask,
+    TaskEnd,
+    reads_and_streams,
+)
+
+__all__ = ["reads"]
+
+_REASON_CHARS = 120
+_END_STYLES = {TaskEnd.READING: "cyan", TaskEnd.DONE: "green", TaskEnd.FAILED: "red"}
+
+_TASK_COLUMNS = (
+    Column("READ"),
+    Column("SPLITS", rank=2),
+    Column("PART", is_right=True),
+    Column("TASK", is_right=True),
+    Column("WHERE", rank=4),
+    Column("BEGAN (UTC)", rank=3),
+    Column("LASTED", is_right=True, rank=1),
+    Column("END"),
+    Column("GIVEN", is_right=True),
+    Column("READ TO END", is_right=True),
+    Column("ROWS", is_right=True),
+    Column("WHY"),
+)
+_SPLIT_COLUMNS = (
+    Column("READ"),
+    Column("PART", is_right=True),
+    Column("SPLIT"),
+    Column("ROWS", is_right=True),
+    Column("BY TASKS"),
+)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--splits", "by_split", is_flag=True, help="A line for each split of each read.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a read, with everything.")
+@with_history
+def reads(logs: Logs, *, job: str, by_split: bool, as_json: bool) -> None:
+    """List what queries have read of JOB's source, by `spark.read.format("coordlog")` or as a stream.
+
+    A read is what one batch DataFrame, or one batch of a stream, covers: a range of the splits in
+    the order of their discovery. TASK is Spark's task attempt id; a partition that was tried again
+    has several, which were given the same splits. Below stand the streams that may go on, and how
+    far each has committed.
+    """
+    with records_of(logs, job) as records:
+        found, streams = reads_and_streams(records)
+    if as_json:
+        for one in found:
+            print_json(json_of(one))
+        return
+    cells = _by_split(found) if by_split else _by_task(found)
+    print_table(new_console(), _SPLIT_COLUMNS if by_split else _TASK_COLUMNS, list(cells))
+    tasks = sum(len(one.tasks) for one in found)
+    again = sum(one.plans > 1 for one in found)
+    failed = sum(task.status is TaskEnd.FAILED for one in found for task in one.tasks)
+    click.echo(
+        f"\nreads: {len(found):,} ({again:,} planned again, "
+        f"{sum(one.is_committed for one in found):,} committed). "
+        f"tasks: {tasks:,} ({failed:,} failed)."
+    )
+    if streams:
+        said = ", ".join(
+            f"{one.reader} has committed {one.committed:,} splits and planned last at "
+            f"{day_of(one.planned_us)} {time_of(one.planned_us)} UTC"
+            for one in streams
+        )
+        click.echo(f"streams: {said}.")
+
+
+def _by_task(found: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+    for read in found:
+        for task in read.tasks:
+            yield _task_cells(read, task)
+
+
+def _task_cells(read: ReadRow, task: ReadTask) -> tuple[str | Text, ...]:
+    return (
+        read.read_id,
+        f"{read.start}..{read.end}",
+        str(task.partition),
+        str(task.task_attempt_id),
+        f"{task.host}:{task.pid}",
+        time_of(task.started_us),
+        lasted(task.started_us, task.ended_us),
+        Text(task.status.value, style=_END_STYLES[task.status]),
+        f"{task.given:,}",
+        f"{task.finished:,}",
+        f"{task.rows:,}",
+        reason_text(task.reason),
+    )
+
+
+def _by_split(found: Iterable[ReadRow]) -> Iterable[tuple[str | Text, ...]]:
+    for read in found:
+        for split in read.splits:
+            yield _split_cells(read, split)
+
+
+def _split_cells(read: ReadRow, split: ReadSplit) -> tuple[str | Text, ...]:
+    return (
+        read.read_id,
+        str(split.partition),
+        on_one_line(split.split_id, _REASON_CHARS),
+        "" if split.rows is None else f"{split.rows:,}",
+        " ".join(map(str, split.read_by)),
+    )

@@ -1,0 +1,38 @@
+"""What a command has done by a job's driver, where one lives, and else does itself."""
+
+from __future__ import annotations
+
+from coordlog.errors import CommandError, RequestRefusedError
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.requests import Answer
+from coordlog.schemas.payload import Payload
+from coordlog.spark_integration.wire.client import request_coordinator
+
+__all__ = ["ask_driver"]
+
+
+def ask_driver(
+    job: str,
+    state: JobState,
+    request: Payload,
+    response_type: type[Payload],
+    *,
+    refusal: type[CommandError],
+    next_step: str,
+) -> Answer:
+    """Ask the driver itself, not a coordinator.
+
+    Raises:
+        CommandError: It refuses.
+        RequestError: There is no answer.
+    """
+    try:
+        return request_coordinator(
+            "",
+            request,
+            job_id=job,
+            endpoint=state.launch["endpoint"],
+            response_types=(response_type,),
+        )
+    except RequestRefusedError as error:
+        raise refusal(job, error.reason, next_step) from error

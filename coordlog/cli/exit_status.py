@@ -1,0 +1,69 @@
+"""How a command ends: the exit statuses, and which error means which."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+
+from coordlog.causes import MOVED, OUT_OF_SPACE, is_out_of_space
+from coordlog.errors import (
+    AccessError,
+    FencedError,
+    JobFailedError,
+    LogUnavailableError,
+    PayloadStoreUnreachableError,
+    RestoreError,
+    UsageError,
+)
+from coordlog.log.local.environment_errors import BrokerError
+
+__all__ = ["Exit", "exit_of", "message_of"]
+
+_NO_SPACE_TEXT = re.compile(rf"\[errno (?:{errno.ENOSPC}|{errno.EDQUOT})\]", re.IGNORECASE)
+
+
+class Exit(enum.IntEnum):
+    """The exit statuses of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    """The history does not fit the job, a live driver holds it, or the broker does not let this user in."""
+    FENCED = 4
+    """Another driver has taken over."""
+    UNREACHABLE = 5
+    """The log or the payload store did not answer, or the broker of this machine did not come up."""
+    NO_SPACE = 6
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def exit_of(error: BaseException) -> Exit:
+    """The status that a command ends with after this error."""
+    if is_out_of_space(error):
+        return Exit.NO_SPACE
+    match error:
+        case JobFailedError() if error.final == OUT_OF_SPACE:
+            return Exit.NO_SPACE
+        case JobFailedError() if error.final == MOVED:
+            return Exit.FENCED
+        case JobFailedError() if any(map(_NO_SPACE_TEXT.search, error.reasons[:1])):
+            return Exit.NO_SPACE  # Spark's own folders are full: it comes as text
+        case RestoreError() | AccessError():
+            return Exit.REFUSED
+        case FencedError():
+            return Exit.FENCED
+        case LogUnavailableError() | PayloadStoreUnreachableError() | BrokerError():
+            return Exit.UNREACHABLE
+        case UsageError():
+            return Exit.USAGE
+        case _:
+            return Exit.FAILED
+
+
+def message_of(error: OSError) -> str:
+    """An error of the system in one line, with the file where it names one."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

@@ -1,0 +1,194 @@
+"""Shows how a job is getting on: redrawn in place on a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import IO, Final, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from coordlog.cli.ingest.text import RateMeter, Rates, checkpoint_text, progress_line, rates_text
+from coordlog.projections.tables.progress import Progress
+
+__all__ = ["Display"]
+
+_REDRAW_S: Final = 0.25
+_LINE_EVERY_S: Final = 3.0
+_END_S: Final = 30.0
+"""How long a command that is over waits for a reader that does not read; a signal ends that wait."""
+_RESTORE_S: Final = 1.0
+_LINES_MAX: Final = 10_000
+"""Lines that wait for a reader; of more the newest are dropped, and their number is shown."""
+_BAR_COLUMNS: Final = 40
+_WIDE: Final = 10_000
+
+
+class _PatientConsole(Console):
+    """Goes on, silently, when its reader has gone: the job does not depend on who watches it."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more; rich would end the process."""
+        self.quiet = True
+
+
+class Display:
+    """Lines, and below them what is under way. A context manager.
+
+    `say` and `doing` never wait, on any thread and in a handler of a signal: a thread of the display
+    alone writes, so that a reader that does not read stops no job.
+
+    Args:
+        output: Where to.
+        look: Gives the progress as of now; None while there is nothing to be shown.
+        is_terminal: Whether it can be redrawn; by default what `output` is.
+    """
+
+    def __init__(
+        self,
+        output: IO[str],
+        look: Callable[[], Progress | None],
+        *,
+        is_terminal: bool | None = None,
+    ) -> None:
+        self._console = _PatientConsole(
+            file=output,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            force_terminal=is_terminal,
+        )
+        self._is_terminal = self._console.is_terminal
+        if not self._is_terminal:
+            self._console.width = _WIDE
+        self._look, self._meter = look, RateMeter()
+        self._doing = ""
+        # Put from a signal's handler too, which may interrupt another `put` of its thread.
+        self._lines: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
+        self._dropped = 0
+        self._ended = threading.Event()
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # these are a file by now
+            redirect_stderr=False,
+        )
+        self._thread = threading.Thread(target=self._run, name="coordlog-display", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        if self._is_terminal:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop; what `say` was given is written first."""
+        self._ended.set()
+        self._lines.put(None)
+        self._thread.join(_END_S)
+        self.restore_terminal()
+
+    def restore_terminal(self) -> None:
+        """Give the terminal back as it was; for an end at once, too."""
+        if self._is_terminal:
+            # On a thread of its own: a terminal that stands still may hold the one that writes.
+            restoring = threading.Thread(target=self._restore, daemon=True)
+            restoring.start()
+            restoring.join(_RESTORE_S)
+
+    def _restore(self) -> None:
+        self._live.stop()
+        self._console.show_cursor()
+
+    def say(self, line: str, *, style: str | None = None) -> None:
+        """One line that stays."""
+        if self._lines.qsize() >= _LINES_MAX:
+            self._dropped += 1
+            return
+        self._lines.put(Text(line, style=style or ""))
+
+    def doing(self, what: str) -> None:
+        """What is under way, until it is said to be something else; nothing: only the progress."""
+        self._doing = what
+        if what and not self._is_terminal:
+            self.say(f"{what} ...")
+
+    def _run(self) -> None:
+        last_line_s = time.monotonic()
+        while not self._ended.is_set():
+            self._write_lines()
+            progress, now_s = self._look(), time.monotonic()
+            rates = None if progress is None else self._meter.see(now_s, progress)
+            if self._is_terminal:
+                self._live.update(self._picture(progress, rates), refresh=True)
+            elif (
+                progress is not None and rates is not None and now_s - last_line_s >= _LINE_EVERY_S
+            ):
+                last_line_s = now_s
+                line = progress_line(progress, rates, _now_us())
+                self._console.print(Text(line), soft_wrap=True)
+
+        self._write_lines(is_last=True)
+
+    def _write_lines(self, *, is_last: bool = False) -> None:
+        """What waits, and what comes until the next redrawing."""
+        due_s = time.monotonic() + _REDRAW_S
+        while True:
+            try:
+                left_s = 0.0 if is_last else max(0.0, due_s - time.monotonic())
+                line = self._lines.get(timeout=left_s) if left_s else self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is not None:
+                self._console.print(line, soft_wrap=True)
+            elif not is_last:
+                return
+            if self._dropped and self._lines.qsize() < _LINES_MAX // 2:
+                count, self._dropped = self._dropped, 0
+                self._console.print(Text(f"{count:,} lines were dropped: this output was not read"))
+
+    def _picture(self, progress: Progress | None, rates: Rates | None) -> RenderableType:
+        parts: list[RenderableType] = []
+        if progress is not None and rates is not None:
+            parts.append(_table(progress, rates, _now_us()))
+        if self._doing:
+            parts.append(Text(f"{self._doing} ...", style="dim"))
+        return Group(*parts)
+
+
+def _table(progress: Progress, rates: Rates, now_us: int) -> Table:
+    done, known = progress.splits_finished, progress.splits_known
+    table = Table.grid(padding=(0, 2))
+    splits = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=known or None, completed=done, width=_BAR_COLUMNS, pulse=not known)
+    splits.add_row(bar, f"{done:,} of {known:,}" if known else "listing the source")
+    table.add_row("splits", splits)
+    rows = (
+        f"{progress.rows:,} read" if progress.is_batch else f"{progress.rows_published:,} published"
+    )
+    table.add_row("rows", f"{rows}, {rates_text(rates)}")
+    if not progress.is_batch:
+        table.add_row("checkpoint", checkpoint_text(progress, now_us))
+    lost = progress.attempts_lost
+    attempts = Text(f"{len(progress.live)} live, ")
+    attempts.append(f"{lost} lost", style="yellow" if lost else "")
+    table.add_row("attempts", attempts)
+    return table
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,70 @@
+"""`coordlog ingest kafka://…`: topics in the place of files."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+from coordlog.errors import OptionError
+from coordlog.log.kafka import Security
+
+if TYPE_CHECKING:
+    from coordlog.cli.ingest.options import IngestOptions
+    from coordlog.spark_integration.kafka.source import KafkaSource
+
+__all__ = ["is_kafka", "kafka_source"]
+
+_SCHEME: Final = "kafka://"
+_FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
+
+
+def is_kafka(source: str) -> bool:
+    """Whether SRC names topics."""
+    return source.lower().startswith(_SCHEME)
+
+
+def kafka_source(options: IngestOptions) -> KafkaSource:
+    """The source that SRC and the options name; who is asked for is in the environment, as for the log.
+
+    Raises:
+        OptionError: The URL or an option is wrong.
+    """
+    from coordlog.spark_integration.kafka.source import KafkaSource  # noqa: PLC0415, heavy
+
+    url = urlsplit(options.source)
+    if "@" in options.source:  # no host and no topic has one
+        # Not shown: it holds a user, perhaps a password.
+        raise OptionError(
+            "SRC",
+            "(hidden)",
+            f"{_FORM} without a user: credentials come from COORDLOG_KAFKA_SASL_USERNAME and so on",
+        )
+    topics = url.path.strip("/")
+    if not url.netloc or not topics or url.query or url.fragment:
+        raise OptionError("SRC", options.source, _FORM)
+    return KafkaSource(
+        topics.split(","),
+        bootstrap_servers=url.netloc,
+        starting=_starting(options.starting),
+        bounded=options.is_bounded,
+        decode=options.decode,
+        batch_rows=options.batch_rows,
+        security=Security.load(os.environ),
+    )
+
+
+def _starting(text: str) -> Literal["earliest", "latest"] | datetime:
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        expected = "earliest, latest, or a moment with its zone as in 2026-01-31T08:00:00Z"
+        raise OptionError("--starting", text, expected)
+    return moment

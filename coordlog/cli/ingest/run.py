@@ -1,0 +1,319 @@
+"""Runs the job of `coordlog ingest`: broker, preflight, Spark, the job; and tells of them."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from coordlog.cli.exit_status import Exit
+from coordlog.cli.ingest.display import Display
+from coordlog.cli.ingest.failures import FailureLines
+from coordlog.cli.ingest.options import IngestOptions, IngestParts, parts_of
+from coordlog.cli.ingest.output import Followed, output_file, redirected
+from coordlog.cli.ingest.preflight import Found, look
+from coordlog.cli.ingest.signals import StoppedError, StopSignals
+from coordlog.cli.ingest.text import (
+    Surrounding,
+    already_finished,
+    before_lines,
+    not_listed_line,
+    restored_line,
+    stopped_lines,
+    summary_lines,
+)
+from coordlog.cli.log_access import LogPlace, security_of
+from coordlog.log.broker.shared import ensure_shared_broker, shared_status
+from coordlog.projections.tables.progress import Progress, ProgressFold
+from coordlog.restore.rebuild import Restored
+from coordlog.runtime.driver import JobResult, JobStatus
+from coordlog.schemas.record import Record
+from coordlog.spark_integration.job import Job
+
+__all__ = ["run_ingest"]
+
+_LOOK_S: Final = 0.2
+_AT_ONCE_S: Final = 1.0
+"""How long an end at once waits for the log to hold that it was asked for."""
+
+_LONG_HISTORY: Final = 50_000
+"""Records: with fewer, its reading is over before anybody has read that it goes on."""
+
+
+def run_ingest(options: IngestOptions) -> Exit:
+    """Run to the end, or until told to stop; what needs no Spark to be refused is refused first.
+
+    Raises:
+        CoordlogError: As `Job.run`; the process's output is what it was before.
+    """
+    parts = parts_of(options)
+    path = output_file(parts.job_id)
+    ingest = _Ingest(options, parts, path)
+    with (
+        redirected(path) as former,
+        Display(former, lambda: ingest.progress) as display,
+        StopSignals(
+            lambda number: ingest.ends_at_once(display, number),
+            noted=lambda: display.doing("stopping; the same signal again ends at once"),
+        ) as signals,
+    ):
+        try:
+            return ingest.run(display, signals)
+        except StoppedError as stopped:
+            status = _status_of(stopped.signal_number)
+        except KeyboardInterrupt:  # as Spark's own handler raises it
+            status = Exit.INTERRUPTED
+        display.say("stopped before the job had begun; nothing is lost")
+        return status
+
+
+def _status_of(signal_number: int) -> Exit:
+    return Exit.TERMINATED if signal_number == signal.SIGTERM else Exit.INTERRUPTED
+
+
+class _Ingest:
+    """One run. `run` once."""
+
+    def __init__(self, options: IngestOptions, parts: IngestParts, output: Path) -> None:
+        self._options, self._parts, self._output = options, parts, output
+        self._began_s = time.monotonic()
+        self._fold = ProgressFold()
+        self._failures = FailureLines(f"coordlog failures {parts.job_id}{self._servers_option()}")
+        self._found: Found | None = None
+        self._is_running = False
+        self._is_waiting = False
+        self._display: Display | None = None
+        self._running: Job | None = None
+
+    def ends_at_once(self, display: Display, number: int) -> None:
+        """A second signal: the history is to say so, where it can within a moment."""
+        job = self._running
+        if job is not None:
+            # On a thread of its own: this one may hold, right now, what that needs.
+            by = signal.Signals(number).name
+            last = threading.Thread(target=lambda: job.end_at_once(by=by), daemon=True)
+            last.start()
+            last.join(_AT_ONCE_S)
+        display.restore_terminal()
+
+    @property
+    def progress(self) -> Progress | None:
+        """What is shown; None while the job does not run."""
+        return self._fold.progress if self._is_running else None
+
+    def run(self, display: Display, signals: StopSignals) -> Exit:
+        """All of it."""
+        self._display = display
+        display.say(self._first_line())
+        follows = [self._output]
+        if self._options.bootstrap_servers is None:
+            follows.append(shared_status().log_path)
+        followed = None
+        if self._options.is_verbose:
+            followed = Followed(follows, lambda line: display.say(line, style="dim"))
+        try:
+            return self._run_against(self._servers(), signals)
+        finally:
+            self._is_running = False
+            if followed is not None:
+                followed.close()
+
+    def _first_line(self) -> str:
+        says = f"job {self._parts.job_id}; output of Spark: {self._output}"
+        if self._options.bootstrap_servers is None:
+            says += f", of the broker: {shared_status().log_path}"
+        return says
+
+    def _servers(self) -> str:
+        if self._options.bootstrap_servers is not None:
+            return self._options.bootstrap_servers
+        self._shown.doing("looking for the shared broker")
+        return ensure_shared_broker(notify=self._shown.say).bootstrap_servers
+
+    @property
+    def _shown(self) -> Display:
+        assert self._display is not None, "`run` has it"
+        return self._display
+
+    def _run_against(self, servers: str, signals: StopSignals) -> Exit:
+        found = self._look(servers)
+        try:
+            progress = self._fold.progress
+            if found.is_finished and not self._options.is_again:
+                self._shown.doing("")
+                self._shown.say(already_finished(progress, self._parts.job_id))
+                return Exit.DONE
+            for line in before_lines(
+                progress, is_again=self._options.is_again, now_us=time.time_ns() // 1000
+            ):
+                self._shown.say(line)
+            return self._run_on_spark(found, signals)
+        finally:
+            found.log.close()
+
+    def _look(self, servers: str) -> Found:
+        options, parts = self._options, self._parts
+        self._shown.doing(f"reading the history of job {parts.job_id} at {servers}")
+        place = LogPlace(
+            servers=servers,
+            security=security_of(is_shared=options.bootstrap_servers is None),
+            topic_prefix=options.topic_prefix,
+        )
+        found = look(parts, place, options, on_progress=self._folded)
+        self._fold, self._found = found.progress, found
+        if (
+            options.is_watching
+            and not options.is_again
+            and found.progress.progress.is_listing_complete
+        ):
+            self._shown.say("its listing has ended before: what is left is read, no new files")
+        return found
+
+    def _run_on_spark(self, found: Found, signals: StopSignals) -> Exit:
+        from coordlog.cli.ingest.spark import spark_session  # noqa: PLC0415, nothing before needs Spark
+
+        self._shown.doing("starting Spark")
+        job = self._job(found)
+        with ExitStack() as stack:
+            # Cut off in its beginning, the JVM would stay.
+            with signals.deferred():
+                session = spark_session(self._options.master, self._options.parallelism)
+                spark = stack.enter_context(session)
+                signals.take()  # Spark has put a handler of its own in the place of ours
+            self._shown.doing("starting the job")
+            job.start(spark)
+            self._running = job
+            signals.keep()
+            self._shown.doing("")
+            self._is_running = True
+            result = self._wait(job, signals)
+            self._is_running, self._running = False, None
+            self._shown.doing("ending Spark")
+        self._shown.doing("")
+        return self._told(result, found, signals)
+
+    def _job(self, found: Found) -> Job:
+        options, parts = self._options, self._parts
+        return Job(
+            job_id=parts.job_id,
+            log=found.log,
+            source=parts.source,
+            transform=parts.transform,
+            sink=parts.sink,
+            parallelism=options.parallelism,
+            checkpoint_interval_s=options.checkpoint_interval_s,
+            batch=options.is_batch,
+            restore=options.restore,
+            from_checkpoint=options.from_checkpoint,
+            allow_non_restored_state=options.allow_non_restored_state,
+            take_over=options.is_take_over,
+            again=options.is_again,
+            restarts_max=options.restarts_max,
+            log_timeout_s=options.log_timeout_s,
+            stop_timeout_s=options.stop_timeout_s,
+            call_timeout_s=options.call_timeout_s,
+            ack_timeout_s=options.ack_timeout_s,
+            payload_store=options.payload_store,
+            payload_limit_bytes=options.payload_limit_bytes,
+            endpoint=parts.endpoint,
+            on_restored=self._restored,
+            on_progress=self._folded,
+            on_waiting=self._waits,
+            on_released=self._released,
+        )
+
+    def _wait(self, job: Job, signals: StopSignals) -> JobResult:
+        is_stopping = False
+        while True:
+            result = job.wait(_LOOK_S)
+            if result is not None:
+                return result
+            if signals.received is not None and not is_stopping:
+                is_stopping = True
+                with_checkpoint = not self._options.is_batch
+                what = "with a checkpoint" if with_checkpoint else "finished splits stay finished"
+                self._shown.doing(f"stopping, {what}; the same signal again ends at once")
+                by = signal.Signals(signals.received).name
+                job.stop(with_checkpoint=with_checkpoint, by=by)
+
+    def _told(self, result: JobResult, found: Found, signals: StopSignals) -> Exit:
+        if result.status is JobStatus.ALREADY_FINISHED:
+            found.catch_up()  # another driver was faster: what it did is not known here yet
+            self._shown.say(already_finished(self._fold.progress, self._parts.job_id))
+            return Exit.DONE
+        progress = self._fold.progress
+        around = Surrounding(
+            job_id=self._parts.job_id,
+            destination=self._parts.sink.destination,
+            log_name=found.log.identity.name,
+            servers_option=self._servers_option(),
+            seconds=time.monotonic() - self._began_s,
+        )
+        if result.status is JobStatus.STOPPED:
+            lines = stopped_lines(progress, around, stop_checkpoint=result.stop_checkpoint)
+            status = _status_of(signals.received or 0)
+        else:
+            lines, status = summary_lines(progress, around), Exit.DONE
+        for line in lines:
+            self._shown.say(line)
+        return status
+
+    def _servers_option(self) -> str:
+        servers, prefix = self._options.bootstrap_servers, self._options.topic_prefix
+        where = "" if servers is None else f" --bootstrap-servers {shlex.quote(servers)}"
+        return f"{where} --topic-prefix {shlex.quote(prefix)}" if prefix else where
+
+    # What follows is called by the job, on its threads.
+    def _folded(self, offset: int, high_watermark: int) -> None:
+        if high_watermark >= _LONG_HISTORY:
+            self._shown.doing(f"reading the history: offset {offset:,} of {high_watermark:,}")
+
+    def _restored(self, restored: Restored) -> None:
+        if restored.mode == "finished":
+            return
+        self._shown.say(restored_line(restored, self._fold.progress))
+        # The take-over's own record is in the log by now, and nothing after it.
+        assert self._found is not None, "the job was made from it"
+        self._found.catch_up()
+
+    def _tell_of_listing(self, earlier: Progress, now: Progress) -> None:
+        """A try to list that has failed, and that one has succeeded again."""
+        limit_s = self._options.listing_timeout_s
+        failing_s = (now.last_us - now.listing_failing_since_us) / 1e6
+        if now.listing_tries > earlier.listing_tries:
+            if failing_s < limit_s:  # else that was the last try, and the job's end says so
+                self._shown.doing(not_listed_line(now, limit_s))
+        elif earlier.listing_tries and not now.listing_tries:
+            self._shown.doing("")
+            self._shown.say("the source is listed again")
+
+    def _waits(self, seconds: float, last_error: str) -> None:
+        self._is_waiting = True
+        limit_s = self._options.log_timeout_s
+        self._shown.doing(
+            f"the log does not answer: waiting for {seconds:.0f} of {limit_s:g} s ({last_error})"
+        )
+
+    def _released(self, records: Sequence[Record]) -> None:
+        earlier = self._fold.progress
+        for record in records:
+            self._fold.apply(record)
+        progress = self._fold.progress
+        self._tell_of_listing(earlier, progress)
+        for line in self._failures.see(records):
+            self._shown.say(line, style="yellow")
+        for what, command in sorted(progress.poison.items()):
+            if what not in earlier.poison:
+                self._shown.say(
+                    f"warning: the job fails again and again at {what}; to go on without it: "
+                    f"{command}{self._servers_option()}"
+                )
+        if self._is_waiting:
+            self._is_waiting = False
+            self._shown.doing("")
+            self._shown.say("the log answers again")

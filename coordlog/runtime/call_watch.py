@@ -1,0 +1,85 @@
+"""Watches the main thread of an attempt: a call that does not return in time fails the attempt, by name.
+
+A main thread that stands still outside any call has no call to name, and the thread that watches may have died. So the
+attempt's heartbeats stop too, a while later, and its lease runs out at the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from coordlog.errors import FencedAttemptError
+from coordlog.limits import ATTEMPT_SEND_TIMEOUT_S
+from coordlog.task.attempt import AttemptRunner
+
+__all__ = ["MainThread", "watched_calls"]
+
+_FRAMES: Final = 12
+"""Of the stack of a call that does not return: the innermost."""
+
+
+class MainThread:
+    """Judges, for the heartbeats, whether an attempt's main thread does anything. One other thread.
+
+    The bound is above that of a call, which is reported by name first, and of a message that waits to be sent.
+
+    Args:
+        progress: Rises with all that the main thread does: `AttemptRunner.progress`.
+        call_timeout_s: Bound of one call of the chain.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        progress: Callable[[], int],
+        call_timeout_s: float,
+        *,
+        send_timeout_s: float = ATTEMPT_SEND_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._progress, self._clock = progress, clock
+        self._bound_s = call_timeout_s + send_timeout_s
+        self._seen, self._since_s = progress(), clock()
+
+    def is_moving(self) -> bool:
+        """Whether it has done anything within the bound. To be called again and again."""
+        progress, now_s = self._progress(), self._clock()
+        if progress != self._seen:
+            self._seen, self._since_s = progress, now_s
+        return now_s - self._since_s <= self._bound_s
+
+
+@contextmanager
+def watched_calls(runner: AttemptRunner, limit_s: float) -> Generator[None, None, None]:
+    """Within the block the driver is told of a call of the chain that does not return in time.
+
+    The thread that runs the block is the one that calls; nothing can be done to it from here.
+    """
+    ended, caller = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        seen, since_s = -1, 0.0
+        while not ended.wait(min(1.0, limit_s / 4)):
+            calling, now_s = runner.calling, time.monotonic()
+            if calling is None or calling[1] != seen:
+                seen, since_s = -1 if calling is None else calling[1], now_s
+            elif now_s - since_s > limit_s:
+                frame = sys._current_frames().get(caller)  # noqa: SLF001, the only way
+                stack = "".join(traceback.format_stack(frame)[-_FRAMES:])
+                with suppress(FencedAttemptError):
+                    runner.never_returned(calling[0], now_s - since_s, stack)
+                return
+
+    thread = threading.Thread(target=watch, name="coordlog-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

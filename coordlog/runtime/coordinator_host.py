@@ -1,0 +1,756 @@
+"""Holds the coordinators of a driver, and makes the kernel's calls into their code.
+
+Everything here runs on the mailbox, inside a turn. What the code does becomes an action of that turn at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Protocol, assert_never
+
+from coordlog.api.coordinator import (
+    Ack,
+    CommittableOf,
+    CoordinatorProvider,
+    EventFuture,
+    EventSourcedCoordinator,
+    LostEvents,
+    OperatorCoordinator,
+    SubtaskGateway,
+)
+from coordlog.causes import final_of
+from coordlog.errors import (
+    AttemptNotRunningError,
+    ClosedError,
+    GatewayFullError,
+    NoSinkError,
+    PayloadTypeError,
+    RecordError,
+    RequestRefusedError,
+    TooLargeError,
+    UnresolvedError,
+    UsageError,
+    WrongThreadError,
+)
+from coordlog.kernel.inputs import (
+    Action,
+    CompleteCheckpoint,
+    FailCheckpoint,
+    GiveCommit,
+    RecordFact,
+    RequestOutcome,
+    Respond,
+    SendEvent,
+)
+from coordlog.kernel.outputs import (
+    Call,
+    CallAborted,
+    CallAttemptFailed,
+    CallAttemptReady,
+    CallCheckpoint,
+    CallComplete,
+    CallCreate,
+    CallEvent,
+    CallFuture,
+    CallHandler,
+    CallRequest,
+    CallReset,
+    CallStart,
+    CallSubtaskReset,
+)
+from coordlog.limits import (
+    COVERS_CHARS_MAX,
+    HELD_EVENTS_PER_GATEWAY_MAX,
+    PAYLOAD_BYTES_MAX,
+    RECORD_BYTES_MAX,
+)
+from coordlog.payloads.offload import DriverPayloads
+from coordlog.projections.job.branches import is_on_the_way
+from coordlog.projections.job.grants import covering, granted_to
+from coordlog.projections.job.state import JobState, UpEvent
+from coordlog.schemas.payload import Payload, PayloadType, PayloadTypes
+from coordlog.schemas.payload_address import inline
+
+__all__ = ["CallFailure", "CoordinatorHost", "TurnPort"]
+
+
+class TurnPort(Protocol):
+    """What the host asks of the turn that it runs in."""
+
+    @property
+    def state(self) -> JobState:
+        """The job state as of now."""
+        ...
+
+    @property
+    def now_us(self) -> int:
+        """The turn's time."""
+        ...
+
+    @property
+    def turn_sequence(self) -> int:
+        """The sequence at which the turn began."""
+        ...
+
+    def act(self, action: Action) -> None:
+        """Do this within the turn."""
+        ...
+
+    def next_call_number(self) -> int:
+        """0, 1, 2 … within the turn."""
+        ...
+
+    def start_work(
+        self, operator_id: str, generation: int, call_number: int, work: Callable[[], Payload]
+    ) -> None:
+        """Run `work` on a worker after release."""
+        ...
+
+    def start_timer(
+        self, operator_id: str, generation: int, call_number: int, delay_s: float
+    ) -> None:
+        """Fire after release and `delay_s`."""
+        ...
+
+    def fail_job(
+        self, operator_id: str, reason: str, *, generation: int | None = None, final: str = ""
+    ) -> None:
+        """Fail globally; any thread."""
+        ...
+
+    def close_coordinator(self, coordinator: OperatorCoordinator) -> None:
+        """Call `close` on a worker."""
+        ...
+
+
+class CallFailure(Exception):  # noqa: N818, it is a carrier between two layers of the mailbox, never seen outside
+    """A callback raised: which one, and what."""
+
+    def __init__(
+        self,
+        operator_id: str,
+        callback: str,
+        subtask: int | None,
+        cause: BaseException,
+        event: UpEvent | None = None,
+        final: str = "",
+    ) -> None:
+        super().__init__(operator_id, callback, subtask, cause)
+        self.operator_id, self.callback = operator_id, callback
+        self.subtask, self.cause = subtask, cause
+        self.event = event
+        """The one whose handling raised."""
+        self.final = final
+        """Why trying again cannot help; empty where it may."""
+
+
+class _Future:
+    """See `EventFuture`."""
+
+    def __init__(self, host: CoordinatorHost, event_id: int) -> None:
+        self._host, self._event_id = host, event_id
+        self._ack: Ack | None = None
+        self._error: AttemptNotRunningError | None = None
+        self._handlers: list[Callable[[EventFuture], None]] = []
+
+    @property
+    def event_id(self) -> int:
+        return self._event_id
+
+    def done(self) -> bool:
+        return self._ack is not None or self._error is not None
+
+    def result(self) -> Ack:
+        if self._error is not None:
+            raise self._error
+        if self._ack is None:
+            raise UnresolvedError(f"event {self._event_id}")
+        return self._ack
+
+    def add_done_callback(self, handler: Callable[[EventFuture], None]) -> None:
+        self._host.check_inside("add_done_callback")
+        if self.done():
+            handler(self)
+        else:
+            self._handlers.append(handler)
+
+    def resolve(self, ack: Ack | None, error: AttemptNotRunningError | None) -> None:
+        self._ack, self._error = ack, error
+        handlers, self._handlers = self._handlers, []
+        for handler in handlers:
+            handler(self)
+
+
+class _Gateway:
+    """See `SubtaskGateway`."""
+
+    def __init__(self, slot: _Slot, subtask: int, attempt_number: int) -> None:
+        self._slot, self._subtask, self._attempt_number = slot, subtask, attempt_number
+
+    @property
+    def subtask(self) -> int:
+        return self._subtask
+
+    @property
+    def attempt_number(self) -> int:
+        return self._attempt_number
+
+    def send_event(self, event: Payload) -> EventFuture:
+        slot = self._slot
+        slot.check("gateway.send_event")
+        declared, encoded = slot.encode(event)
+        gateway = slot.host.turn.state.gateways.get((slot.provider.operator_id, self._subtask))
+        if gateway is not None and gateway.closed_by:
+            held = len(gateway.held)
+            limit = slot.host.held_events_max
+            if held >= limit:
+                raise GatewayFullError(self._subtask, gateway.closed_by[0], held, limit)
+        future = _Future(slot.host, slot.host.turn.state.next_event_id)
+        slot.futures[future.event_id] = future
+        slot.host.turn.act(
+            SendEvent(
+                operator_id=slot.provider.operator_id,
+                subtask=self._subtask,
+                attempt_number=self._attempt_number,
+                payload_type=declared.key,
+                payload=encoded,
+                is_loss_tolerant=declared.loss_tolerant,
+            )
+        )
+        return future
+
+
+class _Result:
+    """See `CheckpointResult`."""
+
+    def __init__(self, slot: _Slot, checkpoint_id: int) -> None:
+        self._slot, self._checkpoint_id, self._is_done = slot, checkpoint_id, False
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self._checkpoint_id
+
+    def complete(self, state: bytes) -> None:
+        self._slot.check("result.complete")
+        if not isinstance(state, bytes):
+            self.fail(f"its result is {type(state).__name__}, not bytes")
+            return
+        if self._is_done:
+            return
+        sealed = self._slot.host.payloads.seal(
+            "the result of a checkpoint", None, state, inline_max=RECORD_BYTES_MAX
+        )
+        self._is_done = True
+        self._slot.host.turn.act(
+            CompleteCheckpoint(
+                operator_id=self._slot.provider.operator_id,
+                checkpoint_id=self._checkpoint_id,
+                state=sealed,
+            )
+        )
+
+    def fail(self, cause: BaseException | str) -> None:
+        self._slot.check("result.fail")
+        if self._is_done:
+            return
+        self._is_done = True
+        self._slot.host.turn.act(
+            FailCheckpoint(
+                operator_id=self._slot.provider.operator_id,
+                checkpoint_id=self._checkpoint_id,
+                reason=str(cause),
+            )
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """One coordinator object with all that belongs to it. A new object gets a new slot (clause A1)."""
+
+    host: CoordinatorHost
+    provider: CoordinatorProvider
+    generation: int
+    coordinator: OperatorCoordinator | None = None
+    is_closed: bool = False
+    futures: dict[int, _Future] = field(default_factory=dict)
+    results: dict[int, _Result] = field(default_factory=dict)
+    handlers: dict[tuple[int, int], Callable[..., None]] = field(default_factory=dict)
+
+    def check(self, what: str) -> None:
+        if self.is_closed:
+            raise ClosedError(f"the coordinator of operator {self.provider.operator_id!r}")
+        self.host.check_inside(what)
+
+    def encode(self, value: Payload) -> tuple[PayloadType, bytes]:
+        declared = self.host.types.of(value)
+        encoded = declared.encode(value)
+        return declared, self.host.payloads.seal(f"a {declared.key}", declared.key, encoded)
+
+    def encode_answer(self, value: Payload) -> tuple[PayloadType, bytes]:
+        """As `encode`, for a client, which has no payload store."""
+        declared = self.host.types.of(value)
+        encoded = declared.encode(value)
+        if len(encoded) > PAYLOAD_BYTES_MAX:
+            raise TooLargeError(f"a {declared.key}", len(encoded), PAYLOAD_BYTES_MAX)
+        return declared, inline(encoded)
+
+
+class _Context:
+    """See `CoordinatorContext`."""
+
+    def __init__(self, slot: _Slot) -> None:
+        self._slot = slot
+
+    @property
+    def operator_id(self) -> str:
+        return self._slot.provider.operator_id
+
+    @property
+    def job_id(self) -> str:
+        return self._slot.host.turn.state.job_id
+
+    @property
+    def is_batch(self) -> bool:
+        return self._slot.host.turn.state.is_batch
+
+    @property
+    def is_redelivery(self) -> bool:
+        self._slot.check("context.is_redelivery")
+        return self._slot.host.is_redelivery
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401, see the protocol
+        self._slot.check("context.state")
+        return self._slot.host.turn.state.projections.get(self.operator_id)
+
+    def current_parallelism(self) -> int:
+        self._slot.check("context.current_parallelism")
+        return self._slot.host.turn.state.parallelism
+
+    def now_us(self) -> int:
+        self._slot.check("context.now_us")
+        return self._slot.host.turn.now_us
+
+    def random(self) -> Random:
+        self._slot.check("context.random")
+        turn = self._slot.host.turn
+        return Random(f"{turn.state.job_id}/{turn.state.next_sequence}")  # noqa: S311, replayable on purpose
+
+    def record(self, fact: Payload) -> None:
+        self._slot.check("context.record")
+        declared, encoded = self._slot.encode(fact)
+        self._slot.host.turn.act(
+            RecordFact(operator_id=self.operator_id, payload_type=declared.key, payload=encoded)
+        )
+
+    def fail_job(self, cause: BaseException | str, *, is_final: bool = False) -> None:
+        if self._slot.is_closed:
+            raise ClosedError(f"the coordinator of operator {self.operator_id!r}")
+        self._slot.host.turn.fail_job(
+            self.operator_id,
+            _told(cause),
+            generation=self._slot.generation,
+            final="it would fail again" if is_final else "",
+        )
+
+    def call_async(
+        self,
+        work: Callable[[], Payload],
+        handler: Callable[[Payload | None, str | None], None],
+    ) -> None:
+        self._slot.check("context.call_async")
+        turn = self._slot.host.turn
+        number = turn.next_call_number()
+        self._slot.handlers[turn.turn_sequence, number] = handler
+        turn.start_work(self.operator_id, self._slot.generation, number, work)
+
+    def schedule(self, delay_s: float, handler: Callable[[], None]) -> None:
+        self._slot.check("context.schedule")
+        turn = self._slot.host.turn
+        number = turn.next_call_number()
+        self._slot.handlers[turn.turn_sequence, number] = lambda _result, _error: handler()
+        turn.start_timer(self.operator_id, self._slot.generation, number, delay_s)
+
+    def committables(self, checkpoint_id: int) -> Sequence[CommittableOf]:
+        self._slot.check("context.committables")
+        # A completion subsumes older ones, of which this coordinator may not have been told (H1).
+        granted = self._granted(checkpoint_id)
+        return sorted((one for _, one in granted), key=lambda one: one.subtask)
+
+    def _granted(self, checkpoint_id: int) -> Iterator[tuple[tuple[int, int], CommittableOf]]:
+        state = self._slot.host.turn.state
+        for place, one in granted_to(state, self.operator_id, checkpoint_id):
+            yield (
+                place,
+                CommittableOf(
+                    subtask=one.subtask,
+                    attempt_number=one.attempt_number,
+                    split_id=one.split_id,
+                    content=one.content,
+                ),
+            )
+
+    def commit(
+        self,
+        checkpoint_id: int,
+        intent: Payload,
+        *,
+        committables: Sequence[CommittableOf] | None = None,
+    ) -> None:
+        self._slot.check("context.commit")
+        if self._slot.provider.sink is None:
+            raise NoSinkError(self.operator_id)
+        self._check_completed(checkpoint_id)
+        covers = None if committables is None else self._covers(checkpoint_id, committables)
+        declared, encoded = self._slot.encode(intent)
+        self._slot.host.turn.act(
+            GiveCommit(
+                operator_id=self.operator_id,
+                checkpoint_id=checkpoint_id,
+                payload_type=declared.key,
+                payload=encoded,
+                covers=covers,
+            )
+        )
+
+    def _check_completed(self, checkpoint_id: int) -> None:
+        """Refuse an intent of a checkpoint that this branch has not completed: no restore could go back below it."""
+        state = self._slot.host.turn.state
+        last = state.last_checkpoint
+        if not is_on_the_way(state, checkpoint_id, last):
+            raise UsageError(
+                f"operator {self.operator_id!r} gives an intent of checkpoint {checkpoint_id}, which has not "
+                f"completed on this branch, whose last one is {last}: give it once "
+                "`notify_checkpoint_complete` is called, with that call's `checkpoint_id`"
+            )
+
+    def _covers(self, checkpoint_id: int, committables: Sequence[CommittableOf]) -> str:
+        """The places of these, of which equal ones are taken from the first on."""
+        wanted = Counter(committables)
+        left = len(committables)
+        places = []
+        for place, one in self._granted(checkpoint_id) if left else ():
+            if wanted[one]:
+                wanted[one] -= 1
+                places.append(place)
+                if len(places) == left:
+                    break
+        if len(places) < left:
+            missing = next(one for one in committables if wanted[one])
+            raise UsageError(
+                f"an intent of operator {self.operator_id!r} names {left - len(places)} committables "
+                f"that checkpoint {checkpoint_id} does not allow or that an intent covers already, "
+                f"the first of subtask {missing.subtask}, attempt {missing.attempt_number}: "
+                f"{missing.content[:80]!r}; take them from `context.committables({checkpoint_id})`"
+            )
+        covers = covering(places)
+        if len(covers) > COVERS_CHARS_MAX:
+            raise TooLargeError(
+                f"the list of the {left} committables that an intent of operator "
+                f"{self.operator_id!r} covers",
+                len(covers),
+                COVERS_CHARS_MAX,
+                "name committables that follow each other in `context.committables`",
+            )
+        return covers
+
+    def lost_events(self, subtask: int) -> LostEvents:
+        self._slot.check("context.lost_events")
+        call = self._slot.host.resetting
+        if call is None or call.subtask != subtask:
+            raise WrongThreadError("context.lost_events", "outside subtask_reset")
+        types = self._slot.host.types
+        return LostEvents(
+            to_coordinator=[types.decode(e.payload_type, e.payload) for e in call.lost_up],
+            to_subtask=[types.decode(e.payload_type, e.payload) for e in call.lost_down],
+        )
+
+
+def _told(cause: BaseException | str) -> str:
+    return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+
+
+class CoordinatorHost:
+    """All coordinators of a driver. Mailbox only."""
+
+    def __init__(
+        self,
+        providers: Sequence[CoordinatorProvider],
+        types: PayloadTypes,
+        turn: TurnPort,
+        *,
+        held_events_max: int = HELD_EVENTS_PER_GATEWAY_MAX,
+        payloads: DriverPayloads | None = None,
+    ) -> None:
+        self.types, self.turn = types, turn
+        self.payloads = payloads or DriverPayloads()
+        self.held_events_max = held_events_max
+        self.is_redelivery = False
+        self.resetting: CallSubtaskReset | None = None
+        self._providers = {one.operator_id: one for one in providers}
+        self._slots: dict[str, _Slot] = {}
+        self._generations = 0
+        self._inside: int | None = None
+        self._calling: tuple[Call, str] | None = None
+        self.call_count = 0
+
+    @property
+    def calling(self) -> str | None:
+        """The callback that runs, for the watchdog's message; any thread."""
+        calling = self._calling
+        if calling is None:
+            return None
+        callback, subtask = _describe(calling[0])
+        about = "" if subtask is None else f" for subtask {subtask}"
+        return f"{callback} of operator {calling[1]!r}{about}"
+
+    def check_inside(self, what: str) -> None:
+        """Raise WrongThreadError unless a callback runs on this thread."""
+        current = threading.current_thread()
+        if self._inside != current.ident:
+            raise WrongThreadError(what, current.name)
+
+    def generation(self, operator_id: str) -> int:
+        """Which object serves the operator now; -1 where none does."""
+        slot = self._slots.get(operator_id)
+        return -1 if slot is None or slot.is_closed else slot.generation
+
+    def open_work(self) -> dict[str, int]:
+        """Number of calls and timers whose handler is still to be called, by operator; those without any left out."""
+        return {
+            operator_id: len(slot.handlers)
+            for operator_id, slot in self._slots.items()
+            if slot.handlers and not slot.is_closed
+        }
+
+    def forget(self, turn_sequence: int) -> None:
+        """Drop the calls and timers of a turn that failed: none of them is started."""
+        for slot in self._slots.values():
+            for key in [one for one in slot.handlers if one[0] == turn_sequence]:
+                del slot.handlers[key]
+
+    def make(self, call: Call) -> None:
+        """Make one call.
+
+        Raises:
+            CallFailure: The callback raised.
+        """
+        operator_id = call.event.operator_id if isinstance(call, CallEvent) else call.operator_id
+        self._inside = threading.get_ident()
+        self.call_count += 1
+        self._calling = call, operator_id
+        try:
+            self._make(call, operator_id)
+        except (CallFailure, RecordError):
+            raise  # the latter: the fold failed, which is nobody's callback's fault
+        except Exception as error:
+            callback, subtask = _describe(call)
+            event = call.event if isinstance(call, CallEvent) else None
+            final = final_of(error)
+            raise CallFailure(operator_id, callback, subtask, error, event, final) from error
+        finally:
+            self._inside, self._calling = None, None
+            self.is_redelivery, self.resetting = False, None
+
+    def close_all(self) -> None:
+        """Close every coordinator, on workers (clause A2)."""
+        for operator_id in sorted(self._slots):
+            self._close(self._slots[operator_id])
+
+    def _close(self, slot: _Slot) -> None:
+        if slot.is_closed:
+            return
+        slot.is_closed = True
+        if slot.coordinator is not None:
+            self.turn.close_coordinator(slot.coordinator)
+
+    def _create(self, operator_id: str) -> None:
+        old = self._slots.get(operator_id)
+        if old is not None:
+            self._close(old)
+        self._generations += 1
+        slot = _Slot(self, self._providers[operator_id], self._generations)
+        self._slots[operator_id] = slot
+        slot.coordinator = slot.provider.create(_Context(slot))
+        if isinstance(slot.coordinator, EventSourcedCoordinator) and not slot.provider.projection:
+            raise UsageError(
+                f"{type(slot.coordinator).__name__} is event-sourced and its provider declares no "
+                f"`projection`, so that it would have no state: set {type(slot.provider).__name__}.projection"
+            )
+
+    def _make(self, call: Call, operator_id: str) -> None:
+        if isinstance(call, CallCreate):
+            self._create(operator_id)
+            return
+        slot = self._slots.get(operator_id)
+        if slot is None or slot.is_closed or slot.coordinator is None:
+            return
+        coordinator = slot.coordinator
+        match call:
+            case CallReset():
+                state = None if call.state is None else self.payloads.open(call.state)
+                coordinator.reset_to_checkpoint(call.checkpoint_id, state)
+            case CallStart():
+                coordinator.start()
+            case CallEvent():
+                event = self.types.decode(call.event.payload_type, call.event.payload)
+                self.is_redelivery = call.is_redelivery
+                coordinator.handle_event_from_operator(
+                    call.event.subtask, call.event.attempt_number, event
+                )
+            case CallRequest():
+                self._request(slot, coordinator, call)
+            case CallCheckpoint():
+                self._checkpoint(slot, coordinator, call.checkpoint_id)
+            case CallComplete():
+                for told in [n for n in slot.results if n <= call.checkpoint_id]:
+                    del slot.results[told]
+                coordinator.notify_checkpoint_complete(call.checkpoint_id)
+            case CallAborted():
+                if slot.results.pop(call.checkpoint_id, None) is not None:
+                    coordinator.notify_checkpoint_aborted(call.checkpoint_id)
+            case _:
+                self._make_for_attempt(slot, coordinator, call)
+
+    def _checkpoint(
+        self, slot: _Slot, coordinator: OperatorCoordinator, checkpoint_id: int
+    ) -> None:
+        if checkpoint_id not in self.turn.state.pending:
+            return  # a coordinator before this one has failed it in this very turn
+        result = _Result(slot, checkpoint_id)
+        slot.results = {checkpoint_id: result, **slot.results}
+        if slot.provider.projection is None:
+            coordinator.checkpoint_coordinator(checkpoint_id, result)
+        else:
+            self.turn.act(
+                CompleteCheckpoint(
+                    operator_id=slot.provider.operator_id,
+                    checkpoint_id=checkpoint_id,
+                    state=None,
+                )
+            )
+
+    def _request(self, slot: _Slot, coordinator: OperatorCoordinator, call: CallRequest) -> None:
+        answer = Respond(
+            request_id=call.request_id,
+            operator_id=call.operator_id,
+            cause=call.sequence,
+            outcome=RequestOutcome.ANSWERED,
+        )
+        ask = OperatorCoordinator.handle_coordination_request
+        if type(coordinator).handle_coordination_request is ask:
+            reason = f"{type(coordinator).__name__} answers no requests"
+            outcome = RequestOutcome.NOT_A_HANDLER
+            self.turn.act(replace(answer, outcome=outcome, reason=reason))
+            return
+        request = self.types.decode(call.payload_type, call.payload)
+        before = (self.turn.state.next_sequence, len(slot.handlers))
+        try:
+            response = coordinator.handle_coordination_request(request)
+        except RequestRefusedError as refused:
+            if before != (self.turn.state.next_sequence, len(slot.handlers)):
+                raise UsageError(
+                    f"a request was refused after something was done for it: {refused.reason}; raise "
+                    "RequestRefusedError before anything is recorded, sent or scheduled"
+                ) from refused
+            outcome = RequestOutcome.REFUSED
+            self.turn.act(replace(answer, outcome=outcome, reason=refused.reason))
+            return
+        declared, encoded = slot.encode_answer(response)
+        self.turn.act(replace(answer, payload_type=declared.key, payload=encoded))
+
+    def _make_for_attempt(self, slot: _Slot, coordinator: OperatorCoordinator, call: Call) -> None:
+        match call:
+            case CallAttemptReady():
+                # The one place where a coordinator gets a gateway: none can send before ready (clause B6).
+                gateway: SubtaskGateway = _Gateway(slot, call.subtask, call.attempt_number)
+                coordinator.execution_attempt_ready(call.subtask, call.attempt_number, gateway)
+            case CallAttemptFailed():
+                coordinator.execution_attempt_failed(call.subtask, call.attempt_number, call.reason)
+            case CallSubtaskReset():
+                self.resetting = call
+                coordinator.subtask_reset(call.subtask, call.checkpoint_id)
+            case CallFuture():
+                self._resolve(slot, call)
+            case CallHandler():
+                handler = slot.handlers.pop((call.turn_sequence, call.call_number), None)
+                if handler is not None and slot.generation == call.generation:
+                    result = None
+                    if call.payload_type is not None:
+                        result = self.types.decode(call.payload_type, call.payload)
+                    handler(result, call.error)
+            case (
+                CallCreate()
+                | CallReset()
+                | CallStart()
+                | CallEvent()
+                | CallRequest()
+                | CallCheckpoint()
+                | CallComplete()
+                | CallAborted()
+            ):
+                raise AssertionError("made above")
+            case _:
+                assert_never(call)
+
+    def _resolve(self, slot: _Slot, call: CallFuture) -> None:
+        future = slot.futures.pop(call.event_id, None)
+        if future is None:
+            return
+        if call.reason is None:
+            ack = Ack(
+                event_id=call.event_id,
+                subtask=call.subtask,
+                attempt_number=call.attempt_number,
+            )
+            future.resolve(ack, None)
+        else:
+            error = AttemptNotRunningError(call.subtask, call.attempt_number, call.reason)
+            future.resolve(None, error)
+
+    def encode_result(self, value: object) -> tuple[str | None, bytes | None, str | None]:
+        """The result of a `call_async` as type, bytes and error."""
+        if not isinstance(value, Payload):
+            return None, None, f"the work returned {type(value).__name__}, not a payload"
+        try:
+            declared = self.types.of(value)
+            encoded = declared.encode(value)
+            sealed = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
+        except (PayloadTypeError, TooLargeError) as error:
+            return None, None, str(error)
+        return declared.key, sealed, None
+
+
+def _describe(call: Call) -> tuple[str, int | None]:
+    """The callback's name, and the subtask that it was about."""
+    match call:
+        case CallCreate():
+            return "create", None
+        case CallReset():
+            return "reset_to_checkpoint", None
+        case CallStart():
+            return "start", None
+        case CallEvent():
+            return "handle_event_from_operator", call.event.subtask
+        case CallAttemptReady():
+            return "execution_attempt_ready", call.subtask
+        case CallAttemptFailed():
+            return "execution_attempt_failed", call.subtask
+        case CallSubtaskReset():
+            return "subtask_reset", call.subtask
+        case CallCheckpoint():
+            return "checkpoint_coordinator", None
+        case CallComplete():
+            return "notify_checkpoint_complete", None
+        case CallAborted():
+            return "notify_checkpoint_aborted", None
+        case CallFuture():
+            return "the handler of an event's future", call.subtask
+        case CallRequest():
+            return "handle_coordination_request", None
+        case CallHandler():
+            return "the handler of call_async or schedule", None

@@ -1,0 +1,96 @@
+"""What a runtime waits for at a job's end, each wait within a bound: the last checkpoint, and late commits.
+
+Mailbox only. `watch` is called after every input; all else happens by timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.finishing import NO_WORK, is_at_its_end, last_given_up, left_of
+from coordlog.kernel.inputs import FinishJob, Input
+from coordlog.kernel.restart_policy import final_backoff_s
+from coordlog.kernel.step import due, is_final_owed
+from coordlog.limits import COMMIT_WAIT_S
+from coordlog.projections.job.state import JobState
+from coordlog.runtime.timers import Timers
+
+__all__ = ["Ending", "EndingPort"]
+
+
+class EndingPort(Protocol):
+    """The runtime, as far as a job's end needs it."""
+
+    @property
+    def state(self) -> JobState:
+        """The job state as of now, un-released turns included."""
+        ...
+
+    def handle(self, given: Input) -> None:
+        """Begin a turn."""
+        ...
+
+    def trigger_checkpoint(self) -> int | None:
+        """Trigger a checkpoint, if one may start."""
+        ...
+
+
+class Ending:
+    """The waits of one driver at the end of its job."""
+
+    def __init__(
+        self,
+        *,
+        runtime: EndingPort,
+        config: KernelConfig,
+        timers: Timers,
+        open_work: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._runtime, self._config, self._timers = runtime, config, timers
+        self._open_work = open_work
+        self._is_checkpoint_awaited = False
+        self._is_commit_awaited = False
+
+    def following(self) -> Input | None:
+        """The turn that is due before anything else that arrives."""
+        state = self._runtime.state
+        work = self._open_work() if is_at_its_end(state) else NO_WORK
+        return due(state, work) or last_given_up(self._config, state)
+
+    def watch(self) -> None:
+        """Begin the waits that the state asks for now."""
+        self._await_checkpoint()
+        self._await_commits()
+
+    def _await_checkpoint(self) -> None:
+        """The last checkpoint of a stream was aborted, and nothing else would bring another (clause H5)."""
+        state = self._runtime.state
+        if self._is_checkpoint_awaited or not is_final_owed(state):
+            return
+        self._is_checkpoint_awaited = True
+
+        def retry() -> None:
+            self._is_checkpoint_awaited = False
+            self._runtime.trigger_checkpoint()
+
+        self._timers.call_later(final_backoff_s(self._config, state), retry)
+
+    def _await_commits(self) -> None:
+        """A job whose subtasks have finished waits for its coordinators' commits (clause I3)."""
+        state = self._runtime.state
+        if self._is_commit_awaited or not is_at_its_end(state):
+            return
+        if not left_of(state, self._open_work()).open_work:
+            return
+        self._is_commit_awaited = True
+
+        def give_up() -> None:
+            self._is_commit_awaited = False
+            now = self._runtime.state
+            left = left_of(now, self._open_work())
+            if is_at_its_end(now) and left.open_work:
+                self._runtime.handle(FinishJob(left=f"after {COMMIT_WAIT_S:g} s {left}"))
+
+        self._timers.call_later(COMMIT_WAIT_S, give_up)

@@ -1,0 +1,342 @@
+"""The threads of a driver: the mailbox, the log thread, workers and a watchdog.
+
+The mailbox alone touches kernel state and coordinators. The log thread alone touches the appender. They talk through
+queues; neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from coordlog.causes import UNFIT_WORKERS
+from coordlog.errors import CoordlogError, LogError, UsageError
+from coordlog.kernel.inputs import RequestArrived
+from coordlog.limits import (
+    CALLBACK_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
+    LOG_LOOK_S,
+    WORK_SLOW_S,
+    WORK_TIMEOUT_S,
+    WORKER_COUNT,
+)
+from coordlog.log.appender import Appender
+from coordlog.log.interface import UnstoredRecord
+from coordlog.messages import UpMessage
+from coordlog.payloads.offload import HeldPayload
+from coordlog.runtime.requests import Requests
+from coordlog.runtime.runtime import Runtime
+from coordlog.runtime.workers import WorkerThreads, WorkTimeoutError
+
+__all__ = ["CallbackTimeoutError", "MachineClock", "Mailbox"]
+
+_log = logging.getLogger(__name__)
+
+_Group = tuple[Sequence[HeldPayload], list[UnstoredRecord]]
+"""What is stored first, then the records."""
+
+_IDLE_S = 0.5
+_WATCH_S = 1.0
+
+
+class CallbackTimeoutError(UsageError):
+    """A coordinator's callback did not return in time (clause A5)."""
+
+    def __init__(self, callback: str, timeout_s: float, stack: str) -> None:
+        super().__init__(callback, timeout_s, stack)
+        self.callback, self.timeout_s, self.stack = callback, timeout_s, stack
+
+    def __str__(self) -> str:
+        return (
+            f"{self.callback} has not returned within {self.timeout_s:g} s; block in `call_async` "
+            f"instead. It is at:\n{self.stack}"
+        )
+
+
+class MachineClock:
+    """This machine's time."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+class Mailbox:
+    """Runs one `Runtime`. `start` once; `wait` on any thread; `close` always, last.
+
+    Implements `Arrivals` and `StageEvents` for what surrounds it, and `Workers` for the runtime.
+    """
+
+    def __init__(
+        self,
+        *,
+        requests: Requests,
+        callback_timeout_s: float = CALLBACK_TIMEOUT_S,
+        work_timeout_s: float = WORK_TIMEOUT_S,
+    ) -> None:
+        self.requests = requests
+        self._callback_timeout_s, self._work_timeout_s = callback_timeout_s, work_timeout_s
+        self._slow_s = WORK_SLOW_S
+        self._condition = threading.Condition()
+        self._control: deque[Callable[[], None]] = deque()
+        self._inputs: deque[Callable[[], None]] = deque()
+        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._workers = WorkerThreads(WORKER_COUNT, "coordlog-worker")
+        self._threads: list[threading.Thread] = []
+        self._done = threading.Event()
+        self._closers: list[threading.Thread] = []
+        self.error: BaseException | None = None
+        """What ended the driver, if it was not the job's end."""
+        self._runtime: Runtime | None = None
+        self._appender: Appender | None = None
+
+    # --- Workers ------------------------------------------------------------------------------------------------------
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` on a worker."""
+        if not self._workers.submit(_logged(work)):
+            _log.debug("work dropped: the driver ends")
+
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """See `Workers`. On a thread of its own: what waits for a worker is cancelled at the driver's end."""
+        thread = threading.Thread(target=_logged(work), name="coordlog-closer", daemon=True)
+        with self._condition:
+            self._closers = [one for one in self._closers if one.is_alive()]
+            thread.start()  # before `close` may join it
+            self._closers.append(thread)
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """Run `thunk` on the mailbox, ahead of what attempts send: acknowledgements, results, timers."""
+        with self._condition:
+            self._control.append(thunk)
+            self._condition.notify()
+
+    # --- Arrivals and StageEvents -------------------------------------------------------------------------------------
+    def arrived(self, connection_id: int, message: UpMessage) -> None:
+        """See `Arrivals`."""
+        self._offer(lambda runtime: runtime.arrived(connection_id, message))
+
+    def connection_lost(self, connection_id: int, reason: str) -> None:
+        """See `Arrivals`."""
+        self._offer(lambda runtime: runtime.connection_lost(connection_id, reason))
+
+    def stage_ended(self, stage_run: int, error: str | None) -> None:
+        """See `StageEvents`. Behind what attempts have sent before."""
+        self._offer(lambda runtime: runtime.stage_ended(stage_run, error))
+
+    def workers_unfit(self, stage_run: int, reason: str) -> None:
+        """Workers cannot load the job, so that no stage run can: it fails at once. Any thread."""
+        self._offer(lambda runtime: runtime.stage_ended(stage_run, reason, final=UNFIT_WORKERS))
+
+    def session_lost(self, stage_run: int, error: CoordlogError) -> None:
+        """No stage can run any more. Behind what attempts have sent before; any thread.
+
+        It ends the driver; one that has been told to stop has lost its stage, and stops.
+        """
+
+        def act(runtime: Runtime) -> None:
+            if runtime.is_stopping:
+                runtime.stage_ended(stage_run, str(error))
+            else:
+                self.end(error)
+
+        self._offer(act)
+
+    def connections_refused(self, count: int) -> None:
+        """So many have been refused so far. Any thread; nothing is queued, however many there are."""
+        if self._runtime is not None:
+            self._runtime.refused_connections = count
+
+    def _requested(self, given: RequestArrived) -> None:
+        # Behind what attempts have sent before, and held back with it where the log is slow.
+        self._offer(lambda runtime: runtime.handle(given))
+
+    def _offer(self, act: Callable[[Runtime], None]) -> None:
+        def thunk() -> None:
+            assert self._runtime is not None, "started"
+            act(self._runtime)
+
+        with self._condition:
+            self._inputs.append(thunk)
+            self._condition.notify()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+    def start(self, runtime: Runtime, appender: Appender, first: Callable[[], None]) -> None:
+        """Start the threads; `first` is the first thing that the mailbox runs."""
+        self._runtime, self._appender = runtime, appender
+        self._control.appendleft(first)
+        self.requests.begin(self._requested)
+        for name, target in (
+            ("coordlog-mailbox", self._run_mailbox),
+            ("coordlog-log", self._run_log),
+            ("coordlog-watchdog", self._run_watchdog),
+        ):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end: of the job, or of the driver by `error`. Whether it has come."""
+        return self._done.wait(timeout_s)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the driver. Any thread."""
+        if error is not None and self.error is None:
+            self.error = error
+        self._done.set()
+        with self._condition:
+            self._condition.notify()
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller runs on the mailbox, where nothing may wait for it."""
+        return bool(self._threads) and self._threads[0] is threading.current_thread()
+
+    def close(self) -> None:
+        """End the threads, within a bound. Coordinators are closed on workers, and nobody waits for them long."""
+        self.end()
+        for thread in self._threads[:1]:
+            thread.join(CLOSE_TIMEOUT_S)
+        self.requests.end()
+        self._groups.put(None)
+        for thread in self._threads[1:]:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_TIMEOUT_S)
+        until_s = time.monotonic() + CLOSE_TIMEOUT_S
+        for thread in self._closers:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._workers.end()
+        if self._appender is not None and not any(t.is_alive() for t in self._threads):
+            self._appender.close()
+
+    # --- threads ------------------------------------------------------------------------------------------------------
+    def _run_mailbox(self) -> None:
+        runtime = self._runtime
+        assert runtime is not None, "started"
+        watched = 0.0
+        try:
+            while not self._done.is_set():
+                thunk = self._next(runtime)
+                if thunk is not None:
+                    thunk()
+                runtime.fire_timers()
+                if time.monotonic() - watched > _WATCH_S:
+                    watched = time.monotonic()
+                    runtime.watch_registrations()
+                group = runtime.take_group()
+                if group:
+                    self._groups.put((runtime.group_payloads(), group))
+                if runtime.outcome is not None:
+                    break
+        except BaseException as error:  # noqa: BLE001, the mailbox's edge: a fault of ours ends the driver
+            _log.exception("the mailbox ends")
+            self.end(error)
+        finally:
+            runtime.host.close_all()
+            self.end()
+            self.requests.end()
+
+    def _next(self, runtime: Runtime) -> Callable[[], None] | None:
+        with self._condition:
+            while not self._done.is_set():
+                if self._control:
+                    return self._control.popleft()
+                if self._inputs and not runtime.is_backed_up:
+                    return self._inputs.popleft()
+                due = runtime.next_timer_s()
+                wait_s = _IDLE_S if due is None else min(_IDLE_S, due - time.monotonic())
+                if wait_s <= 0:
+                    return None
+                if not self._condition.wait(wait_s):
+                    return None
+        return None
+
+    def _run_log(self) -> None:
+        appender, runtime = self._appender, self._runtime
+        assert appender is not None, "started"
+        assert runtime is not None, "started"
+        while True:
+            try:
+                group = self._groups.get(timeout=LOG_LOOK_S)
+            except queue.Empty:
+                group = ([], [])
+            if group is None:
+                return
+            payloads, records = group
+            try:
+                if not records:
+                    appender.look()
+                    continue
+                runtime.payloads.keep(
+                    payloads,
+                    timeout_s=appender.log_timeout_s,
+                    is_over=self._done.is_set,
+                )
+                offsets = appender.append(records)
+            except (LogError, CoordlogError) as error:
+                self.end(error)
+                return
+            except BaseException as error:  # noqa: BLE001, a fault of ours ends the driver, with its cause
+                _log.exception("the log thread ends")
+                self.end(error)
+                return
+            self.post(partial(runtime.acknowledged, offsets))
+
+    def _run_watchdog(self) -> None:
+        runtime = self._runtime
+        assert runtime is not None, "started"
+        mailbox = self._threads[0]
+        seen: tuple[int, float] | None = None
+        while not self._done.wait(min(_WATCH_S, self._callback_timeout_s / 4)):
+            self._watch_workers()
+            calling, number = runtime.host.calling, runtime.host.call_count
+            if calling is None:
+                seen = None
+                continue
+            if seen is None or seen[0] != number:
+                seen = (number, time.monotonic())
+                continue
+            if time.monotonic() - seen[1] > self._callback_timeout_s:
+                frame = sys._current_frames().get(mailbox.ident or -1)  # noqa: SLF001, the only way
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                self.end(CallbackTimeoutError(calling, self._callback_timeout_s, stack))
+                return
+
+    def _watch_workers(self) -> None:
+        """Say what has not returned for long; end the driver where it has been too long."""
+        longest = self._workers.longest()
+        if longest is None or longest.since_s < self._slow_s:
+            self._slow_s = WORK_SLOW_S if longest is None else self._slow_s
+            return
+        if longest.since_s > self._work_timeout_s:
+            self.end(WorkTimeoutError(longest, self._work_timeout_s))
+            return
+        self._slow_s = longest.since_s + WORK_SLOW_S
+        _log.warning(
+            "a listing, a commit or a `call_async` has not returned for %.0f s; after %.0f s the "
+            "driver ends. It is at:\n%s",
+            longest.since_s,
+            self._work_timeout_s,
+            longest.stack,
+        )
+
+
+def _logged(work: Callable[[], None]) -> Callable[[], None]:
+    """`work`, whose unexpected end is at least in the logging."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001, its owner reports by posting; this is the last resort
+            _log.exception("a worker's task raised")
+
+    return run

@@ -1,0 +1,161 @@
+"""One turn of a driver, the record as a log takes it, and the runtime's own limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordlog.errors import TooLargeError, TurnLimitError
+from coordlog.kernel.builder import KernelConfig
+from coordlog.kernel.inputs import Action, AttemptLost, Input
+from coordlog.kernel.outputs import Effect, Step
+from coordlog.kernel.step import act, step
+from coordlog.limits import (
+    ACK_TIMEOUT_S,
+    CHECKPOINT_TIMEOUT_S,
+    RECORD_BYTES_MAX,
+    RECORD_ENVELOPE_BYTES_MAX,
+    REGISTRATION_TIMEOUT_S,
+    SNAPSHOT_EVERY_RECORDS,
+    TURN_BYTES_MAX,
+    TURN_CALLS_MAX,
+    TURN_RECORDS_MAX,
+)
+from coordlog.log.interface import UnstoredRecord
+from coordlog.payloads.offload import HeldPayload
+from coordlog.projections.job.state import JobState
+from coordlog.schemas.codec import encode_record, header_of
+from coordlog.schemas.header import encode_header
+from coordlog.schemas.record import Record, record_key
+
+__all__ = [
+    "RuntimeOptions",
+    "Turn",
+    "check_sizes",
+    "fitting_act",
+    "fitting_step",
+    "to_unstored",
+]
+
+_CHAR_BYTES: Final = 4
+"""The most that a character takes in UTF-8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """The runtime's own limits; the kernel's are in its config."""
+
+    checkpoint_interval_s: float | None = None
+    """None: no periodic checkpoints."""
+    checkpoint_timeout_s: float = CHECKPOINT_TIMEOUT_S
+    ack_timeout_s: float = ACK_TIMEOUT_S
+    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    snapshot_every: int | None = SNAPSHOT_EVERY_RECORDS
+    """Records that count from one snapshot to the next; None for no snapshots."""
+    append_stall_s: float = 1.0
+    """An append that takes longer is a log that does not acknowledge: acks' time stands still."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Turn:
+    """One turn, from its input to its release. Its records are in the state already."""
+
+    sequence: int
+    now_us: int
+    clock_us: int = 0
+    """Reading of the clock when the turn began, perhaps before `now_us`; for the restart policy."""
+    records: list[Record] = field(default_factory=list)
+    effects: list[Effect | Callable[[], None]] = field(default_factory=list)
+    unstored: Sequence[UnstoredRecord] = ()
+    watched: Sequence[int] = ()
+    """Those of its records whose offsets the snapshots need."""
+    after: JobState
+    """The state at its end."""
+    call_count: int = 0
+    """Calls and timers that its callbacks have asked for."""
+    acted_records: int = 0
+    """Records of what its callbacks have done."""
+    acted_bytes: int = 0
+    """Bytes of their payloads."""
+    connection_id: int | None = None
+    """Whose message it answers: it may be read on once this turn is released."""
+    payloads: Sequence[HeldPayload] = ()
+    """What its records may address: stored before they are appended."""
+
+    def add_acted(self, records: Sequence[Record]) -> None:
+        """Count what a callback has done. Raises TurnLimitError past the turn's bound."""
+        self.acted_records += len(records)
+        self.acted_bytes += sum(len(one.payload or b"") for one in records)
+        if self.acted_records > TURN_RECORDS_MAX:
+            raise TurnLimitError("records", self.acted_records, TURN_RECORDS_MAX)
+        if self.acted_bytes > TURN_BYTES_MAX:
+            raise TurnLimitError("bytes of records", self.acted_bytes, TURN_BYTES_MAX)
+
+    def next_call(self) -> int:
+        """0, 1, 2 … for each call and timer. Raises TurnLimitError past the turn's bound."""
+        if self.call_count >= TURN_CALLS_MAX:
+            raise TurnLimitError("calls and timers", self.call_count + 1, TURN_CALLS_MAX)
+        self.call_count += 1
+        return self.call_count - 1
+
+
+def to_unstored(record: Record, *, snapshot_offset: int = -1) -> UnstoredRecord:
+    """The record as a log takes it."""
+    return UnstoredRecord(
+        key=record_key(record).encode(),
+        value=encode_record(record),
+        header=encode_header(header_of(record, snapshot_offset=snapshot_offset)),
+        timestamp_us=record.timestamp_us,
+    )
+
+
+def check_sizes(records: Sequence[Record]) -> None:
+    """Refuse records that no broker would take (clause K6).
+
+    Raises:
+        TooLargeError: Names the kind of the first one.
+    """
+    for record in records:
+        error = _too_large(record)
+        if error is not None:
+            raise error
+
+
+def fitting_act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> Step:
+    """What an action of a coordinator makes. Raises TooLargeError, in the coordinator's call (clause K6)."""
+    made = act(config, state, action, now_us)
+    check_sizes(made.records)
+    return made
+
+
+def fitting_step(config: KernelConfig, state: JobState, given: Input, now_us: int) -> Step:
+    """What an input makes; if an attempt's message makes a record too large, that attempt fails (clause K6).
+
+    Raises:
+        TooLargeError: No attempt's message has led to the record: the driver has to end.
+    """
+    made = step(config, state, given, now_us)
+    for record in made.records:
+        error = _too_large(record)
+        if error is None:
+            continue
+        subtask, attempt_number = record.subtask, record.attempt_number
+        sender = (getattr(given, "subtask", None), getattr(given, "attempt_number", None))
+        if subtask is None or attempt_number is None or sender != (subtask, attempt_number):
+            raise error
+        lost = AttemptLost(subtask=subtask, attempt_number=attempt_number, reason=str(error))
+        return step(config, state, lost, now_us)
+    return made
+
+
+def _too_large(record: Record) -> TooLargeError | None:
+    texts = (record.reason, record.operator_id, record.payload_type, *record.attributes.values())
+    about = len(record.payload or b"") + _CHAR_BYTES * sum(len(text or "") for text in texts)
+    if about <= RECORD_BYTES_MAX:
+        return None  # most records, without being encoded
+    size_bytes = to_unstored(record).size_bytes
+    limit_bytes = RECORD_BYTES_MAX + RECORD_ENVELOPE_BYTES_MAX
+    if size_bytes <= limit_bytes:
+        return None
+    return TooLargeError(f"a record {record.kind.value}", size_bytes, limit_bytes)

@@ -1,0 +1,491 @@
+"""The subtask's side of an execution attempt: what it says, and does when spoken to (M1 to M6).
+
+No socket, no thread, no clock: whoever owns the connection fills an inbox and takes what goes out.
+"""
+
+from __future__ import annotations
+
+import enum
+import queue
+import resource
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, assert_never
+
+from coordlog.api.chain import Chain
+from coordlog.api.operator import Operator, OperatorContext, PollStatus, SkippedSplit, SourceReader
+from coordlog.causes import chain_of_causes, final_of, is_of_destination
+from coordlog.errors import ClosedError, FencedAttemptError, UsageError
+from coordlog.limits import REASON_CHARS_MAX
+from coordlog.messages import (
+    Accepted,
+    AckCheckpoint,
+    AckEvent,
+    AlreadyFinished,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Complete,
+    DeliverEvent,
+    DownMessage,
+    Fail,
+    Fenced,
+    FinishSplit,
+    InjectBarrier,
+    Marker,
+    Refused,
+    SendEvent,
+    SkipSplit,
+    UpMessage,
+)
+from coordlog.payloads.offload import NO_STORE, AttemptPayloads, PayloadOptions
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.task.operator_chain import OpenChain, Place
+
+__all__ = ["AttemptRunner", "Inbox", "StepOutcome", "StepStatus"]
+
+_LOOK_S: Final = 0.25
+"""How long `run` waits for a message before it looks again whether the attempt is over."""
+
+
+class Inbox(Protocol):
+    """What the driver has said and the attempt has not handled yet.
+
+    A `queue.Queue` or `queue.SimpleQueue`.
+    """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> DownMessage:  # noqa: FBT001, FBT002, as queues have it
+        """The next message. Raises queue.Empty where none comes in time."""
+        ...
+
+
+class StepStatus(enum.Enum):
+    """What one step did."""
+
+    BATCH = "batch"
+    """A batch has passed the chain."""
+    SPLIT_FINISHED = "split finished"
+    """The end of a split has passed the chain, or it was skipped; that has been told."""
+    WAITING = "waiting"
+    """Nothing to read: wait for a message, or `retry_s`."""
+    COMPLETED = "completed"
+    """`Complete` has been said: wait for the driver's answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """The outcome of one `AttemptRunner.step`."""
+
+    status: StepStatus
+    retry_s: float = 0.0
+    """With WAITING: step again after this, seconds, where no message comes before."""
+
+
+class _Context:
+    """See `OperatorContext`."""
+
+    def __init__(self, runner: AttemptRunner, operator_id: str, *, is_coordinated: bool) -> None:
+        self._runner, self._operator_id = runner, operator_id
+        self._is_coordinated = is_coordinated
+
+    @property
+    def operator_id(self) -> str:
+        return self._operator_id
+
+    @property
+    def job_id(self) -> str:
+        return self._runner.job_id
+
+    @property
+    def driver_id(self) -> str:
+        return self._runner.accepted.driver_id
+
+    @property
+    def subtask(self) -> int:
+        return self._runner.subtask
+
+    @property
+    def attempt_number(self) -> int:
+        return self._runner.accepted.attempt_number
+
+    @property
+    def parallelism(self) -> int:
+        return self._runner.accepted.parallelism
+
+    @property
+    def restored_checkpoint(self) -> int:
+        return self._runner.accepted.restored_checkpoint
+
+    @property
+    def is_batch(self) -> bool:
+        return self._runner.accepted.is_batch
+
+    def send_event(self, event: Payload) -> None:
+        if not self._is_coordinated:
+            raise UsageError(
+                f"operator {self._operator_id!r} has no coordinator that could be sent "
+                f"{payload_type_of(event).key}: give its spec a `coordinator`"
+            )
+        self._runner.send_event(self._operator_id, event)
+
+    def check_alive(self) -> None:
+        self._runner.check_alive()
+
+
+class AttemptRunner:
+    """One execution attempt of a chain. One thread, the task's main one.
+
+    `run` does all of it. By hand: `open`; then `handle` for each message that has come, then
+    `step`, again and again until `is_released`; `close` in any case, last. Whatever of these
+    raises has ended the attempt: only `close` may follow.
+
+    Args:
+        chain: The job's.
+        accepted: The driver's answer to this task's registration.
+        job_id: The job's.
+        subtask: The one that the task has registered for.
+        outbox: Puts a message on its way to the driver, behind those before; may block while the
+            driver is slow.
+        is_over: The reason for which the attempt must assume that it has ended (its connection or
+            its lease is gone), or None. Asked before each batch, so that it must be cheap.
+        payloads: Where the job keeps large payloads.
+        flush: Returns once all that was put into `outbox` has left this process, so that a process
+            that is killed in the next split has reported the end of the split before.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        accepted: Accepted,
+        *,
+        job_id: str,
+        subtask: int,
+        outbox: Callable[[UpMessage], None],
+        is_over: Callable[[], str | None],
+        payloads: PayloadOptions = NO_STORE,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.accepted, self.job_id, self.subtask = accepted, job_id, subtask
+        self.last_barrier = accepted.restored_checkpoint
+        """The last barrier that the chain has passed; at first what it is restored from."""
+        self.is_completed = False
+        """`Complete` has been said."""
+        self.is_released = False
+        """The driver has answered that the task may end well."""
+        self._payloads = AttemptPayloads(
+            payloads,
+            accepted.epoch,
+            accepted.driver_id,
+            is_over=lambda: self._is_over() is not None,
+        )
+        chain = chain.opening(self._payloads.open)
+        self._types = chain.payload_types
+        self._outbox, self._is_over, self._flush = outbox, is_over, flush
+        self._event_count = 0
+        self._pass_count = 0
+        """Messages and steps so far."""
+        self._is_silent = False
+        self._is_finishing = False
+        """The reader has said its end."""
+        self._is_finish_due = False
+        """An event has been handled since `finish` answered that it waits."""
+        self._is_flushed = accepted.is_batch and not chain.keeps_state_across_splits
+        states: dict[str, list[bytes]] = {}
+        for one in accepted.states:
+            if one.state is not None:
+                states.setdefault(one.operator_id, []).append(one.state)
+        self._chain = OpenChain(chain, states, self, accepted.skipped_splits, self._payloads)
+
+    def run(self, inbox: Inbox) -> None:
+        """Run the attempt to its end: well once its completion, or the job's, is in the log.
+
+        After `Complete` it waits for the driver's answer for as long as `is_over` says nothing.
+        Whoever fills `inbox` need not wake it when the connection ends.
+
+        Raises:
+            FencedAttemptError: The attempt is over; its driver knows, or is gone.
+            Exception: What a call of the chain raised; the driver has been told with `Fail`.
+        """
+        try:
+            self.open()
+            while not self.is_released:
+                self._drain(inbox)
+                if self.is_released:
+                    break
+                outcome = self.step()
+                if outcome.status is StepStatus.WAITING:
+                    self._wait(inbox, min(outcome.retry_s, _LOOK_S))
+                elif outcome.status is StepStatus.COMPLETED:
+                    self._wait(inbox, _LOOK_S)
+        except BaseException as error:
+            self.close(error)
+            raise
+        self.close()
+
+    def open(self) -> None:
+        """Make and open each link, then start the reader."""
+        for one in self._chain.open():
+            self._tell_skipped(one, one.rows)
+
+    def handle(self, message: DownMessage) -> None:
+        """Do what the driver says, at once.
+
+        Raises:
+            FencedAttemptError: It says that the attempt is over.
+            Exception: What a call of the chain raised.
+        """
+        self._pass_count += 1
+        match message:
+            case Fenced():
+                if not message.is_finished:
+                    raise self._fenced(message.reason)
+                self.is_released = True
+            case Accepted() | AlreadyFinished() | Refused():
+                raise AssertionError(f"{type(message).__name__} answers a registration only")
+            case Marker():
+                if not self.is_completed:  # its completion has failed all that was not acked
+                    self._outbox(message)
+            case DeliverEvent() | InjectBarrier() | CheckpointCompleted() | CheckpointAborted():
+                if not self.is_completed:  # a completion counts as its barriers and acks (F8)
+                    self.check_alive()
+                    self._handle(message)
+            case _:
+                assert_never(message)
+
+    def step(self) -> StepOutcome:
+        """Poll the reader once and pass on what it brings; at the end of all, finish and complete.
+
+        Raises:
+            FencedAttemptError: The attempt is over.
+            Exception: What a call of the chain raised.
+        """
+        self._pass_count += 1
+        self.check_alive()
+        if self.is_completed:
+            return StepOutcome(status=StepStatus.COMPLETED)
+        if self._is_finishing:
+            if self._is_finish_due:
+                return self._finish()
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
+        poll = self._chain.poll()
+        match poll.status:
+            case PollStatus.BATCH:
+                self._chain.process(poll.batch)
+                return StepOutcome(status=StepStatus.BATCH)
+            case PollStatus.SPLIT_FINISHED:
+                assert poll.finished is not None, "`poll` has looked"
+                told = self._chain.end_split(poll.finished, is_flushed=self._is_flushed)
+                self._outbox(
+                    FinishSplit(
+                        operator_id=self._chain.source_id,
+                        last_barrier=self.last_barrier,
+                        finished=told,
+                    )
+                )
+                self._flush()
+                return StepOutcome(status=StepStatus.SPLIT_FINISHED)
+            case PollStatus.SPLIT_SKIPPED:
+                assert poll.skipped is not None, "`poll` has looked"
+                rows = self._chain.skip_split(poll.skipped, is_flushed=self._is_flushed)
+                self._tell_skipped(poll.skipped, rows)
+                self._flush()
+                return StepOutcome(status=StepStatus.SPLIT_FINISHED)
+            case PollStatus.WAITING:
+                return StepOutcome(status=StepStatus.WAITING, retry_s=poll.retry_s)
+            case PollStatus.END:
+                return self._finish()
+            case _:
+                assert_never(poll.status)
+
+    def _finish(self) -> StepOutcome:
+        """Complete, or wait for the event that an operator waits for (clause M7)."""
+        self._is_finishing, self._is_finish_due = True, False
+        snapshot = self._chain.finish()
+        if snapshot is None:
+            return StepOutcome(status=StepStatus.WAITING, retry_s=_LOOK_S)
+        self.check_alive()
+        self.is_completed = self._is_silent = True
+        self._outbox(Complete(last_barrier=self.last_barrier, snapshot=snapshot))
+        return StepOutcome(status=StepStatus.COMPLETED)
+
+    def _tell_skipped(self, skipped: SkippedSplit, rows: int) -> None:
+        self._outbox(
+            SkipSplit(
+                operator_id=self._chain.source_id,
+                last_barrier=self.last_barrier,
+                split_id=skipped.split_id,
+                rows=rows,
+                reason=skipped.reason[:REASON_CHARS_MAX],
+            )
+        )
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Close each link that was made, once, whatever happened; a second call does nothing.
+
+        Args:
+            failure: What has ended the attempt: errors of `close` are noted on it.
+
+        Raises:
+            Exception: What a link's `close` raised, without a failure and a released completion.
+        """
+        self._is_silent = self._is_silent or failure is not None
+        self._chain.close(failure, is_completed=self.is_released)
+        self._is_silent = True
+
+    def send_event(self, operator_id: str, event: Payload) -> None:
+        """See `OperatorContext.send_event`."""
+        if self._is_silent:
+            raise ClosedError(f"attempt {self.accepted.attempt_number} of subtask {self.subtask}")
+        declared = self._types.of(event)
+        encoded = declared.encode(event)
+        sealed = self._payloads.seal(f"a {declared.key}", declared.key, encoded)
+        event_id, self._event_count = self._event_count, self._event_count + 1
+        self._outbox(
+            SendEvent(
+                operator_id=operator_id,
+                event_id=event_id,
+                last_barrier=self.last_barrier,
+                payload_type=declared.key,
+                payload=sealed,
+            )
+        )
+
+    def check_alive(self) -> None:
+        """Raise FencedAttemptError where the attempt is over."""
+        reason = self._is_over()
+        if reason is not None:
+            raise self._fenced(reason)
+
+    def context(self, operator_id: str, *, is_coordinated: bool) -> OperatorContext:
+        """See `AttemptPort.context`."""
+        return _Context(self, operator_id, is_coordinated=is_coordinated)
+
+    @property
+    def source_id(self) -> str:
+        """The source's operator id."""
+        return self._chain.source_id
+
+    def link(self, operator_id: str) -> Operator | SourceReader:
+        """The reader or the operator that is open under this id, for a test to look into."""
+        return self._chain.link(operator_id)
+
+    @property
+    def calling(self) -> tuple[Place, int] | None:
+        """The call of the chain that is under way, with its number; any thread."""
+        place = self._chain.calling
+        return None if place is None else (place, self._chain.call_count)
+
+    @property
+    def progress(self) -> int:
+        """Rises with each message, step and call; any thread. One that stays means a main thread that stands still."""
+        return self._pass_count + self._chain.call_count
+
+    def never_returned(self, place: Place, seconds: float, stack: str) -> None:
+        """Tell the driver of a call that does not return; any thread. It has the task killed.
+
+        Raises:
+            FencedAttemptError: The attempt is over already.
+        """
+        # As a traceback has it: the error last.
+        reason = (
+            f"{stack}TimeoutError: it has not returned for {seconds:.0f} s: raise `call_timeout_s` "
+            "where it needs longer, or give it fewer rows at once (`batch_rows`)"
+        )
+        self._outbox(
+            Fail(
+                operator_id=place.operator_id,
+                callback=place.callback,
+                reason=reason[-REASON_CHARS_MAX:],
+                split_id=place.split_id,
+                event_id=place.event_id,
+            )
+        )
+
+    def failed(self, place: Place, error: BaseException) -> None:
+        """See `AttemptPort.failed`: the driver is told, once; it is the last message."""
+        if self._is_silent:
+            return
+        self._is_silent = True
+        final = final_of(error)
+        message = Fail(
+            operator_id=place.operator_id,
+            callback=place.callback,
+            reason=_told(error)[-REASON_CHARS_MAX:],
+            # Failures at a split end in the advice to skip it. A final failure is none, and its split is shown.
+            split_id=place.split_id if final or not is_of_destination(error) else None,
+            event_id=place.event_id,
+            final=final,
+        )
+        try:
+            self._outbox(message)
+        except Exception as untold:  # noqa: BLE001, the chain's own error matters more: noted on it
+            error.add_note(f"and the driver could not be told: {type(untold).__name__}: {untold}")
+
+    def _handle(
+        self, message: DeliverEvent | InjectBarrier | CheckpointCompleted | CheckpointAborted
+    ) -> None:
+        match message:
+            case DeliverEvent():
+                self._chain.deliver(message)
+                self._is_finish_due = True
+                self._outbox(
+                    AckEvent(
+                        operator_id=message.operator_id,
+                        event_id=message.event_id,
+                        last_barrier=self.last_barrier,
+                    )
+                )
+            case InjectBarrier(checkpoint_id=checkpoint_id):
+                if checkpoint_id <= self.last_barrier:
+                    return
+                snapshot = self._chain.snapshot(checkpoint_id)
+                # Only now: what a link sent from inside `snapshot_state` is older than the barrier,
+                # like its state.
+                self.last_barrier = checkpoint_id
+                self._outbox(
+                    AckCheckpoint(
+                        checkpoint_id=checkpoint_id, last_barrier=checkpoint_id, snapshot=snapshot
+                    )
+                )
+            case CheckpointCompleted():
+                self._chain.tell_completed(message.checkpoint_id)
+            case CheckpointAborted():
+                self._chain.tell_aborted(message.checkpoint_id)
+            case _:
+                assert_never(message)
+
+    def _fenced(self, reason: str) -> FencedAttemptError:
+        return FencedAttemptError(self.subtask, self.accepted.attempt_number, reason)
+
+    def _drain(self, inbox: Inbox) -> None:
+        while not self.is_released:
+            try:
+                message = inbox.get(block=False)
+            except queue.Empty:
+                return
+            self.handle(message)
+
+    def _wait(self, inbox: Inbox, wait_s: float) -> None:
+        if wait_s <= 0:
+            return
+        try:
+            message = inbox.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        self.handle(message)
+
+
+def _told(error: BaseException) -> str:
+    """Its traceback, whose last line says what has happened; where memory has run out, with the numbers."""
+    text = "".join(traceback.format_exception(error))
+    if not any(isinstance(one, MemoryError) for one in chain_of_causes(error)):
+        return text
+    taken_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_unlimited = limit_bytes == resource.RLIM_INFINITY
+    limit = "no limit" if is_unlimited else f"a limit of {limit_bytes >> 20:,} MiB"
+    return (
+        f"{text.rstrip()} (no memory is left: its process has held up to {taken_mib:,} MiB and "
+        f"has {limit} on its addresses, which `spark.executor.pyspark.memory` sets: give it more, or "
+        "fewer rows at once with `batch_rows`)\n"
+    )

@@ -1,0 +1,493 @@
+"""A chain as one execution attempt has it: its links made and opened, and each call of one named.
+
+Nothing here knows of a driver: `attempt.py` does. What raises is told once, with its place, and
+goes on as it is (clause M3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from coordlog.api.chain import Chain, SourceSpec
+from coordlog.api.operator import (
+    FinishedSplit,
+    Operator,
+    OperatorContext,
+    Poll,
+    PollStatus,
+    SkippedSplit,
+    Snapshot,
+    SourceReader,
+)
+from coordlog.errors import FencedAttemptError, TooLargeError, UsageError
+from coordlog.limits import RECORD_BYTES_MAX
+from coordlog.messages import DeliverEvent
+from coordlog.payloads.offload import NO_STORE, AttemptPayloads
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    Committable,
+    OperatorState,
+    SplitFinished,
+)
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.payload_address import address_in, plain
+from coordlog.schemas.source_events import AddSplits, NoMoreSplits
+
+__all__ = ["AttemptPort", "OpenChain", "Place"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a chain something was raised."""
+
+    operator_id: str
+    callback: str
+    split_id: str | None = None
+    """The split that was being read."""
+    event_id: int | None = None
+    """The event that was being handled."""
+
+
+class AttemptPort(Protocol):
+    """What a chain asks of the attempt that it runs in."""
+
+    def check_alive(self) -> None:
+        """Raise FencedAttemptError where the attempt is over."""
+        ...
+
+    def context(self, operator_id: str, *, is_coordinated: bool) -> OperatorContext:
+        """What a link is given at its opening."""
+        ...
+
+    def failed(self, place: Place, error: BaseException) -> None:
+        """A call raised; `error` goes on after this. Only the first call matters."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One link that was made; exactly one of `reader` and `operator` is there."""
+
+    operator_id: str
+    reader: SourceReader | None = None
+    operator: Operator | None = None
+
+
+class OpenChain:
+    """The links of one attempt. One thread.
+
+    `open`, then the other methods in any order, rows no more after the first `finish`; then `close`, in any case.
+    After a method has raised only `close` may follow.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        states: Mapping[str, Sequence[bytes]],
+        attempt: AttemptPort,
+        skipped_splits: Collection[str] = (),
+        payloads: AttemptPayloads | None = None,
+    ) -> None:
+        self._chain, self._states, self._attempt = chain, states, attempt
+        self._payloads = payloads or AttemptPayloads(NO_STORE, -1, "")
+        self._skipped_splits = tuple(skipped_splits)
+        self.calling: Place | None = None
+        """The call that the chain is in. May be looked at by any thread."""
+        self.call_count = 0
+        """Rises with each call."""
+        self._links: list[_Link] = []
+        self._is_closed = False
+        self._finished_count = 1
+        """Links that have finished: the source, then operator by operator."""
+        # Readers read splits in the order in which they were added, so that the first unfinished
+        # one is being read. Of splits that came with a restored state nothing is known here: then
+        # only the reader can say.
+        is_tracked = not states.get(chain.source.operator_id)
+        self._added: deque[str] | None = deque() if is_tracked else None
+
+    @property
+    def source_id(self) -> str:
+        """The source's operator id."""
+        return self._chain.source.operator_id
+
+    # Beginning and end
+
+    def open(self) -> Sequence[SkippedSplit]:
+        """Make and open each link, last to first: what gives rows follows what takes them.
+
+        Then start the reader.
+
+        Returns:
+            The skipped splits that its state had, and that it has let go of.
+        """
+        for spec in reversed(self._chain.links):
+            link = _Link(spec.operator_id)
+            with self._calling(link, "create"):
+                if isinstance(spec, SourceSpec):
+                    link.reader = spec.create_reader()
+                else:
+                    link.operator = spec.create_operator()
+            self._links.insert(0, link)
+            context = self._attempt.context(
+                link.operator_id, is_coordinated=spec.coordinator is not None
+            )
+            with self._calling(link, "restore"):
+                states = self._payloads.open_all(self._states.get(link.operator_id, ()))
+            state = states[0] if states else None
+            if len(states) > 1:
+                assert spec.merge_states is not None, "a restore without it was refused (clause E7)"
+                with self._calling(link, "merge_states"):
+                    state = spec.merge_states(states)
+            with self._calling(link, "open"):
+                (link.reader or _operator(link)).open(context, state)
+        let_go: Sequence[SkippedSplit] = ()
+        if self._skipped_splits and self._states.get(self.source_id):
+            with self._calling(self._links[0], "skip_splits"):
+                let_go = tuple(self._reader.skip_splits(self._skipped_splits))
+        with self._calling(self._links[0], "start"):
+            self._reader.start()
+        return let_go
+
+    def finish(self) -> AttemptSnapshot | None:
+        """No batch will come: finish each operator, first to last, then take the last snapshots.
+
+        What one gives when it finishes goes through those behind it before they finish.
+
+        Returns:
+            None if an operator waits for an event (clause M7): the next call goes on with it.
+        """
+        while self._finished_count < len(self._links):
+            if self._finish_one(self._finished_count):
+                return None
+            self._finished_count += 1
+        snapshot = AttemptSnapshot(states=[], committables=[])
+        for link in self._links[1:]:
+            with self._calling(link, "final_snapshot"):
+                _collect(link, self._sealed(_operator(link).final_snapshot()), snapshot)
+        self._check_size("its last snapshot", "final_snapshot", snapshot)
+        return snapshot
+
+    def _finish_one(self, place: int) -> bool:
+        """Finish the operator at `place`; whether it waits for an event."""
+        is_waiting = False
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            nonlocal is_waiting
+            given = _operator(self._links[place]).finish()
+            for item in (given,) if given is PollStatus.WAITING else given:
+                if item is PollStatus.WAITING:
+                    is_waiting = True
+                    return
+                yield item
+
+        self._pass_on(place, "finish", rows)
+        return is_waiting
+
+    def close(self, failure: BaseException | None, *, is_completed: bool) -> None:
+        """Close each link that was made, once, first to last; a second call does nothing.
+
+        Args:
+            failure: What has ended the attempt. What `close` raises is noted on it.
+            is_completed: The completion is in the log: it stands, and a warning tells of errors.
+
+        Raises:
+            Exception: What the first of them raised, where neither holds.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        first: Exception | None = None
+        for link in self._links:
+            try:
+                (link.reader or _operator(link)).close()
+            except Exception as error:  # noqa: BLE001, each link is closed; raised or noted below
+                told = (
+                    f"then `close` of {link.operator_id!r} raised {type(error).__name__}: {error}"
+                )
+                if failure is not None:
+                    failure.add_note(told)
+                elif is_completed:
+                    _log.warning("the subtask has completed; %s", told)
+                else:
+                    failure = first = error
+                    self._attempt.failed(
+                        Place(operator_id=link.operator_id, callback="close"), error
+                    )
+        if first is not None:
+            raise first
+
+    # Rows
+
+    def poll(self) -> Poll:
+        """What the reader has next."""
+        with self._calling(self._links[0], "poll", is_reading=True):
+            poll = self._reader.poll()
+            if poll.status is PollStatus.BATCH and poll.batch is None:
+                raise UsageError(
+                    "`poll` said BATCH and gave none: give its rows as `Poll(batch=...)`"
+                )
+            if poll.status is PollStatus.SPLIT_FINISHED and poll.finished is None:
+                raise UsageError(
+                    "`poll` said SPLIT_FINISHED and not which: give it as `Poll(finished=...)`"
+                )
+            if poll.status is PollStatus.SPLIT_SKIPPED and poll.skipped is None:
+                raise UsageError(
+                    "`poll` said SPLIT_SKIPPED and not which: give it as `Poll(skipped=...)`"
+                )
+        return poll
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        """Pass a batch of the reader's down the chain."""
+        if len(self._links) > 1:
+            process = _operator(self._links[1]).process
+            self._pass_on(1, "process", process, batch, is_reading=True)
+
+    def end_split(self, finished: FinishedSplit, *, is_flushed: bool) -> SplitFinished:
+        """What is told of a split's end.
+
+        Args:
+            finished: Which.
+            is_flushed: Flush each link, first to last, and hand over what holds the split's rows.
+                Elsewhere they are handed over at the next barrier, or with the completion.
+        """
+        split_id = finished.split_id
+        flushed = AttemptSnapshot(states=[], committables=[])
+        if is_flushed:
+            for place, link in enumerate(self._links[1:], start=1):
+                operator = _operator(link)
+                self._pass_on(place, "flush_split", operator.flush_split, split_id, is_reading=True)
+                with self._calling(link, "end_of_split", is_reading=True):
+                    _collect(link, operator.end_of_split(split_id), flushed)
+        told = SplitFinished(
+            split_id=split_id,
+            rows=finished.rows,
+            bytes_read=finished.bytes_read,
+            committables=flushed.committables,
+        )
+        self._check_size(f"what split {split_id!r} has made", "end_of_split", told)
+        self._is_read_no_more(split_id)
+        return told
+
+    def skip_split(self, skipped: SkippedSplit, *, is_flushed: bool) -> int:
+        """How many rows of a split that the reader gives up stay.
+
+        Args:
+            skipped: Which.
+            is_flushed: No link has handed over anything of it: each forgets its rows. Elsewhere
+                they are among those of other splits, and stay as far as they were given.
+        """
+        split_id = skipped.split_id
+        if is_flushed:
+            for link in self._links[1:]:
+                with self._calling(link, "discard_split", is_reading=True):
+                    _operator(link).discard_split(split_id)
+        self._is_read_no_more(split_id)
+        return 0 if is_flushed else skipped.rows
+
+    def _is_read_no_more(self, split_id: str) -> None:
+        if self._added is not None and split_id in self._added:
+            self._added.remove(split_id)
+
+    def _pass_on(
+        self,
+        place: int,
+        callback: str,
+        call: Callable[..., Iterable[pa.RecordBatch]],
+        *arguments: object,
+        is_reading: bool = False,
+    ) -> None:
+        """Make one call of the operator at `place`; pass on each batch before the next is made."""
+        with self._calling(self._links[place], callback, is_reading=is_reading):
+            for batch in call(*arguments):
+                if place + 1 == len(self._links):
+                    raise UsageError(
+                        f"`{callback}` of the last operator gave a batch; nothing comes after it "
+                        "that could take the rows: end the chain with a sink"
+                    )
+                self._attempt.check_alive()
+                below = _operator(self._links[place + 1])
+                self._pass_on(place + 1, "process", below.process, batch, is_reading=is_reading)
+
+    # Events and barriers
+
+    def deliver(self, message: DeliverEvent) -> None:
+        """Have an event handled by its operator, or by the reader."""
+        link = self._link(message.operator_id)
+        callback = "handle_event" if link.reader is None else "handle_source_event"
+        with self._calling(link, callback, event_id=message.event_id):
+            event = self._chain.payload_types.decode(message.payload_type, message.payload)
+            if link.reader is None:
+                _operator(link).handle_event(event)
+            elif isinstance(event, AddSplits):
+                link.reader.add_splits([split.content for split in event.splits])
+                if self._added is not None:
+                    self._added.extend(split.split_id for split in event.splits)
+            elif isinstance(event, NoMoreSplits):
+                link.reader.notify_no_more_splits()
+            else:
+                link.reader.handle_source_event(event)
+
+    def snapshot(self, checkpoint_id: int) -> AttemptSnapshot:
+        """What all links hand over at a barrier, first to last, between two batches (clause M2)."""
+        snapshot = AttemptSnapshot(states=[], committables=[])
+        for link in self._links:
+            with self._calling(link, "snapshot_state"):
+                if link.reader is not None:
+                    taken = Snapshot(state=link.reader.snapshot_state(checkpoint_id))
+                else:
+                    taken = _operator(link).snapshot_state(checkpoint_id)
+                _collect(link, self._sealed(taken), snapshot)
+        self._check_size(f"its snapshot for checkpoint {checkpoint_id}", "snapshot_state", snapshot)
+        return snapshot
+
+    def tell_completed(self, checkpoint_id: int) -> None:
+        """Tell all links that a checkpoint has completed."""
+        for link in self._links:
+            with self._calling(link, "notify_checkpoint_complete"):
+                (link.reader or _operator(link)).notify_checkpoint_complete(checkpoint_id)
+
+    def tell_aborted(self, checkpoint_id: int) -> None:
+        """Tell the operators that a checkpoint will not complete."""
+        for link in self._links[1:]:
+            with self._calling(link, "notify_checkpoint_aborted"):
+                _operator(link).notify_checkpoint_aborted(checkpoint_id)
+
+    # Failures
+
+    @contextmanager
+    def _calling(
+        self,
+        link: _Link,
+        callback: str,
+        *,
+        event_id: int | None = None,
+        is_reading: bool = False,
+    ) -> Generator[None, None, None]:
+        """Tell the attempt where a call raises, and whoever watches where it is."""
+        before = self.calling
+        self.calling = Place(
+            operator_id=link.operator_id,
+            callback=callback,
+            split_id=self._added[0] if is_reading and self._added else None,
+            event_id=event_id,
+        )
+        self.call_count += 1
+        try:
+            yield
+        except FencedAttemptError:
+            raise  # no fault of the chain's
+        except BaseException as error:
+            place = Place(
+                operator_id=link.operator_id,
+                callback=callback,
+                split_id=self._split_being_read() if is_reading else None,
+                event_id=event_id,
+            )
+            self._attempt.failed(place, error)
+            raise
+        finally:
+            self.calling = before
+
+    def _split_being_read(self) -> str | None:
+        with suppress(Exception):  # the reader may be what has failed
+            said = self._reader.current_split()
+            if said is not None:
+                return said
+        return self._added[0] if self._added else None
+
+    def _sealed(self, taken: Snapshot) -> Snapshot:
+        """What is handed over, its state in the payload store where it is large."""
+        if not isinstance(taken.state, bytes):
+            return taken  # none, or what `_collect` refuses
+        sealed = self._payloads.seal("its state", None, taken.state, inline_max=RECORD_BYTES_MAX)
+        return replace(taken, state=sealed)
+
+    def _check_size(
+        self, what: str, callback: str, message: AttemptSnapshot | SplitFinished
+    ) -> None:
+        """Fail the attempt in the name of the link that has most of what is too large (K6).
+
+        Of states that are too large only together the largest go to the payload store.
+        """
+        if isinstance(message, AttemptSnapshot):
+            self._store_largest(message)
+        size_bytes = _size_of(message)
+        if size_bytes <= RECORD_BYTES_MAX:
+            return
+        sizes = dict.fromkeys((link.operator_id for link in self._links), 0)
+        if isinstance(message, AttemptSnapshot):
+            for state in message.states:
+                sizes[state.operator_id] += len(state.state or b"")
+        for one in message.committables:
+            sizes[one.operator_id] += len(one.content)
+        largest = max(self._links, key=lambda link: sizes[link.operator_id])
+        with self._calling(largest, callback):
+            of_it = f"{sizes[largest.operator_id]} bytes of it from {largest.operator_id!r},"
+            raise TooLargeError(f"{what}, {of_it}", size_bytes, RECORD_BYTES_MAX)
+
+    def _store_largest(self, message: AttemptSnapshot) -> None:
+        by_size = sorted(
+            range(len(message.states)), key=lambda n: -len(message.states[n].state or b"")
+        )
+        for place in by_size:
+            state = message.states[place].state
+            if state is None or not self._payloads.can_store:
+                return
+            if _size_of(message) <= RECORD_BYTES_MAX or address_in(state) is not None:
+                continue
+            one = message.states[place]
+            with self._calling(self._link(one.operator_id), "snapshot_state"):
+                message.states[place] = replace(one, state=self._payloads.store(plain(state)))
+
+    # Links
+
+    def link(self, operator_id: str) -> Operator | SourceReader:
+        """The reader or the operator of a link."""
+        link = self._link(operator_id)
+        return link.reader or _operator(link)
+
+    @property
+    def _reader(self) -> SourceReader:
+        reader = self._links[0].reader
+        assert reader is not None, "the first link is the source"
+        return reader
+
+    def _link(self, operator_id: str) -> _Link:
+        for link in self._links:
+            if link.operator_id == operator_id:
+                return link
+        raise AssertionError(f"an event for operator {operator_id!r}, which the chain has not")
+
+
+def _size_of(message: Payload) -> int:
+    return len(payload_type_of(message).encode(message))
+
+
+def _operator(link: _Link) -> Operator:
+    assert link.operator is not None, "every link but the first is an operator"
+    return link.operator
+
+
+def _collect(link: _Link, taken: Snapshot, into: AttemptSnapshot) -> None:
+    """Add what a link handed over; what is no bytes is refused while the link can be named."""
+    if taken.state is not None:
+        state = _bytes("its state", taken.state)
+        into.states.append(OperatorState(operator_id=link.operator_id, state=state))
+    for one in taken.committables:
+        content = _bytes("a committable", one)
+        into.committables.append(Committable(operator_id=link.operator_id, content=content))
+
+
+def _bytes(what: str, value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise UsageError(f"{what} is {type(value).__name__}, not bytes")
+    return value

@@ -1,0 +1,671 @@
+"""A job whose attempts are driven by hand: register, send, ack, fail, finish; then look at what was sent and logged.
+
+The real kernel, runtime, appender and counting fold run here on an in-memory log, on the caller's thread. Nothing
+happens but in a call of this kit, so that each interleaving can be written down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar, TypeVar
+
+from coordlog.api.chain import Chain
+from coordlog.kernel.builder import KernelConfig, limits_of
+from coordlog.kernel.failover import BEFORE
+from coordlog.kernel.inputs import RequestArrived
+from coordlog.kernel.outputs import AnswerRequest
+from coordlog.log.appender import Appender, Patience, take_over
+from coordlog.log.interface import UnstoredRecord
+from coordlog.log.memory import MemoryLog
+from coordlog.messages import (
+    Accepted,
+    AckCheckpoint,
+    AckEvent,
+    Complete,
+    DownMessage,
+    Fail,
+    FinishSplit,
+    Marker,
+    Register,
+    SendEvent,
+    SkipSplit,
+    UpMessage,
+)
+from coordlog.payloads.check import check_payloads
+from coordlog.payloads.offload import NO_STORE, AttemptPayloads, DriverPayloads, PayloadOptions
+from coordlog.projections.job.fold import JobProjection
+from coordlog.projections.job.state import JobState
+from coordlog.restore.rebuild import (
+    Rebuild,
+    check_counts,
+    check_fits,
+    describe_operators,
+    first_input,
+    projection_of,
+    rebuild,
+)
+from coordlog.restore.rollback import branched, going_back_to, refuse_earlier_output
+from coordlog.runtime.driver import DriverOptions
+from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
+from coordlog.runtime.runtime import Runtime, RuntimeOptions, to_unstored
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    Committable,
+    OperatorState,
+    SplitFinished,
+)
+from coordlog.schemas.payload import Payload, PayloadTypes, payload_type_of
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.validity import counted_turns
+
+__all__ = [
+    "FakeAttempt",
+    "FakeClock",
+    "FakeRequest",
+    "FakeStage",
+    "HandDrivenJob",
+    "MayFail",
+    "UnexpectedFailureError",
+]
+
+M = TypeVar("M")
+
+MayFail = bool | str | Sequence[str]
+"""Whether a job may fail; texts: only for a reason that contains one of them."""
+
+
+class UnexpectedFailureError(AssertionError):
+    """The job failed while a test drove it: a callback raised, say; `may_fail=True` allows it."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind, self.reason = kind, reason
+
+    def __str__(self) -> str:
+        return (
+            f"the job has failed ({self.kind}): {self.reason}\n"
+            "if the test is about that, give HandDrivenJob may_fail=True, or may_fail= and a text of the reason"
+        )
+
+
+@dataclass(slots=True)
+class FakeClock:
+    """Time that passes only when it is told to. Starts at an arbitrary second."""
+
+    seconds: float = 1_000_000.0
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return int(self.seconds * 1_000_000)
+
+    def monotonic_s(self) -> float:
+        """Seconds."""
+        return self.seconds
+
+
+@dataclass(slots=True)
+class FakeStage:
+    """Notes what was asked of the stage."""
+
+    submitted: list[int] = field(default_factory=list)
+    cancelled: list[tuple[int, str]] = field(default_factory=list)
+    killed: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def submit(self, stage_run: int) -> None:
+        """Note it."""
+        self.submitted.append(stage_run)
+
+    def cancel(self, stage_run: int, reason: str) -> None:
+        """Note it; the test says when the stage has ended."""
+        self.cancelled.append((stage_run, reason))
+
+    def kill_task(self, stage_run: int, task_attempt_id: int, reason: str) -> None:
+        """Note it."""
+        self.killed.append((stage_run, task_attempt_id, reason))
+
+
+@dataclass(slots=True, eq=False)
+class FakeAttempt:
+    """One Spark task's connection, by hand."""
+
+    job: HandDrivenJob
+    connection_id: int
+    subtask: int
+    inbox: list[DownMessage] = field(default_factory=list)
+    is_closed: bool = False
+    last_barrier: int = -1
+    event_count: int = 0
+    returns_markers: bool = True
+    """Whether markers are returned at once; if not, they wait in the inbox, as behind a long call."""
+
+    @property
+    def accepted(self) -> Accepted:
+        """The answer to its registration. Fails the test where there was another."""
+        first = self.inbox[0]
+        assert isinstance(first, Accepted), f"answered {first}"
+        return first
+
+    @property
+    def payloads(self) -> AttemptPayloads:
+        """What it keeps in the payload store, and opens."""
+        state = self.job.runtime.state
+        return AttemptPayloads(self.job.payloads.options, state.epoch, state.driver_id)
+
+    def got(self, kind: type[M]) -> list[M]:
+        """The messages of one kind, in order."""
+        return [one for one in self.inbox if isinstance(one, kind)]
+
+    def send(self, operator_id: str, event: Payload) -> None:
+        """Send an operator event up; a large one goes to the payload store first, where the job has one."""
+        declared = payload_type_of(event)
+        encoded = declared.encode(event)
+        if self.job.payloads.options.is_kept(declared.key, len(encoded)):
+            encoded = self.payloads.seal(f"a {declared.key}", declared.key, encoded)
+        self.say(
+            SendEvent(
+                operator_id=operator_id,
+                event_id=self.event_count,
+                last_barrier=self.last_barrier,
+                payload_type=declared.key,
+                payload=encoded,
+            )
+        )
+        self.event_count += 1
+
+    def ack(self, operator_id: str, event_id: int) -> None:
+        """Ack an event."""
+        self.say(
+            AckEvent(operator_id=operator_id, event_id=event_id, last_barrier=self.last_barrier)
+        )
+
+    def ack_checkpoint(
+        self,
+        checkpoint_id: int,
+        *,
+        states: dict[str, bytes] | None = None,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Ack a barrier; large states go to the payload store first, where the job has one."""
+        self.last_barrier = checkpoint_id
+        self.say(
+            AckCheckpoint(
+                checkpoint_id=checkpoint_id,
+                last_barrier=checkpoint_id,
+                snapshot=_snapshot(self._sealed(states), committables),
+            )
+        )
+
+    def finish_split(
+        self,
+        operator_id: str,
+        split_id: str,
+        *,
+        rows: int = 1,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Say that a split is read."""
+        finished = SplitFinished(
+            split_id=split_id,
+            rows=rows,
+            bytes_read=rows,
+            committables=[Committable(operator_id=o, content=c) for o, c in committables],
+        )
+        self.say(
+            FinishSplit(operator_id=operator_id, last_barrier=self.last_barrier, finished=finished)
+        )
+
+    def skip_split(
+        self, operator_id: str, split_id: str, *, rows: int = 0, reason: str = "scripted"
+    ) -> None:
+        """Say that the reader has let go of a split."""
+        self.say(
+            SkipSplit(
+                operator_id=operator_id,
+                last_barrier=self.last_barrier,
+                split_id=split_id,
+                rows=rows,
+                reason=reason,
+            )
+        )
+
+    def complete(
+        self,
+        *,
+        states: dict[str, bytes] | None = None,
+        committables: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Say that the subtask has finished."""
+        self.say(
+            Complete(
+                last_barrier=self.last_barrier,
+                snapshot=_snapshot(self._sealed(states), committables),
+            )
+        )
+
+    def fail(
+        self, reason: str = "scripted", *, split_id: str | None = None, final: str = ""
+    ) -> None:
+        """Say that a call of the chain raised; with `final` for good, as where space has run out."""
+        self.say(
+            Fail(
+                operator_id="source",
+                callback="poll",
+                reason=reason,
+                split_id=split_id,
+                final=final,
+            )
+        )
+
+    def return_marker(self) -> None:
+        """Return the oldest marker in the inbox: all that came before it is handled."""
+        marker = next(message for message in self.inbox if isinstance(message, Marker))
+        self.inbox.remove(marker)
+        self.say(marker)
+
+    def lose(self, reason: str = "connection lost") -> None:
+        """The connection breaks."""
+        self.is_closed = True
+        runtime = self.job.runtime
+        self.job.run(lambda: runtime.connection_lost(self.connection_id, reason))
+
+    def _sealed(self, states: dict[str, bytes] | None) -> dict[str, bytes]:
+        options, payloads = self.job.payloads.options, self.payloads
+        return {
+            one: payloads.store(state) if options.is_kept(None, len(state)) else state
+            for one, state in (states or {}).items()
+        }
+
+    def say(self, message: UpMessage) -> None:
+        """Say it to the driver, as the other methods do."""
+        runtime = self.job.runtime
+        self.job.run(lambda: runtime.arrived(self.connection_id, message))
+
+
+@dataclass(slots=True, eq=False)
+class FakeRequest:
+    """A client's request, by hand."""
+
+    types: PayloadTypes
+    operator_id: str
+    payload_type: str
+    answers: list[AnswerRequest] = field(default_factory=list)
+    """What it was told: nothing yet, or one answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for its answer."""
+        return not self.answers
+
+    def answer(self) -> Answer:
+        """The answer. Raises what the client would be raised."""
+        (effect,) = self.answers
+        return answer_of(effect, self.types, self.operator_id, self.payload_type)
+
+
+def _snapshot(
+    states: dict[str, bytes] | None, committables: Sequence[tuple[str, bytes]]
+) -> AttemptSnapshot:
+    return AttemptSnapshot(
+        states=[OperatorState(operator_id=o, state=s) for o, s in sorted((states or {}).items())],
+        committables=[Committable(operator_id=o, content=c) for o, c in committables],
+    )
+
+
+class HandDrivenJob:
+    """One driver of a job in memory. `crash` leaves the log as it is; make another on the same log to restore.
+
+    Args:
+        chain: The job's.
+        parallelism: How many subtasks.
+        is_batch: Without checkpoints.
+        log: An earlier driver's, to restore from it; a new one where None.
+        again: Open the job again, where it has finished.
+        from_checkpoint: Go back to this one.
+        is_held: Appends wait until `release`, so that a test sees what happens before the log has acknowledged.
+        payloads: Where large payloads go; without it they are refused.
+        may_fail: Whether the job may fail as a whole; a text, or several: only for a reason that contains one. If
+            not, the call that fails it raises UnexpectedFailureError, with the traceback of the callback that
+            raised. An attempt may always fail.
+    """
+
+    may_fail_by_default: ClassVar[MayFail] = False
+    """Value of `may_fail` for a job that is made without it."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        parallelism: int = 1,
+        is_batch: bool = False,
+        job_id: str = "job",
+        log: MemoryLog | None = None,
+        clock: FakeClock | None = None,
+        options: RuntimeOptions | None = None,
+        configure: Callable[[KernelConfig], KernelConfig] | None = None,
+        restore: str | None = None,
+        allow_non_restored_state: Sequence[str] = (),
+        again: bool = False,
+        from_checkpoint: int | None = None,
+        is_held: bool = False,
+        driver_id: str | None = None,
+        payloads: PayloadOptions = NO_STORE,
+        may_fail: MayFail | None = None,
+    ) -> None:
+        self.may_fail: MayFail = self.may_fail_by_default if may_fail is None else may_fail
+        self._failure: UnexpectedFailureError | None = None
+        self.clock, self.stage = clock or FakeClock(), FakeStage()
+        self.payloads = DriverPayloads(payloads, clock=self.clock.monotonic_s, sleep=self._sleep)
+        chain = chain.opening(self.payloads.open)
+        self.chain, self.log = chain, log or MemoryLog(job_id)
+        self.is_held = is_held
+        self.is_crashed = False
+        self.attempts: dict[int, FakeAttempt] = {}
+        self.works: deque[Callable[[], None]] = deque()
+        self.is_work_held = False
+        self._posted: deque[Callable[[], None]] = deque()
+        self._task_count = 0
+        self.requests = Requests(chain.payload_types)
+        self.requests.begin(self._requested)
+        self._driver = DriverOptions(
+            job_id=job_id,
+            parallelism=parallelism,
+            is_batch=is_batch,
+            allow_non_restored_state=allow_non_restored_state,
+            is_again=again,
+            from_checkpoint=from_checkpoint,
+        )
+        self._open(options, configure, restore, driver_id)
+
+    def _open(
+        self,
+        options: RuntimeOptions | None,
+        configure: Callable[[KernelConfig], KernelConfig] | None,
+        restore: str | None,
+        driver_id: str | None,
+    ) -> None:
+        driver = self._driver
+        projection = projection_of(self.chain)
+        made = rebuild(self.log, self.chain, projection)
+        mode = "batch" if driver.is_batch else "streaming"
+        check_counts(driver.job_id, made)
+        self._check_fits(made.state, mode, restore)
+        name = driver_id or f"driver-{made.state.epoch + 1}"
+
+        config = self._config(projection, made.state.operators)
+        if configure is not None:
+            config = configure(config)
+
+        self.appender: Appender = take_over(
+            self.log,
+            job_id=driver.job_id,
+            place=made.place,
+            make_epoch_started=partial(self._epoch_started, made, config, name),
+            reading=made.feed,
+            patience=Patience(clock=self.clock.monotonic_s, sleep=self._sleep),
+        )
+        made.catch_up(self.log, self.appender.end_offset)
+        self.payloads.begin(self.appender.epoch, name)
+        self.runtime = Runtime(
+            chain=self.chain,
+            config=replace(config, operators=made.state.operators),
+            options=options or RuntimeOptions(),
+            state=made.state,
+            clock=self.clock,
+            connections=self,
+            stage=self.stage,
+            workers=_InlineWorkers(self),
+            newest_snapshot=made.newest_snapshot,
+            checkpoint_offset=made.offset_of(
+                branched(made.state, driver.from_checkpoint).last_checkpoint
+            ),
+            on_released=self._released,
+            on_answer=self.requests.answered,
+            payloads=self.payloads,
+        )
+        self.mode, given = first_input(
+            made.state,
+            self.chain,
+            restore=restore,
+            is_again=driver.is_again,
+            from_checkpoint=driver.from_checkpoint,
+        )
+        if given is not None:
+            self.run(partial(self.runtime.begin, given))
+
+    def _epoch_started(
+        self, made: Rebuild, config: KernelConfig, name: str, epoch: int
+    ) -> UnstoredRecord:
+        record = Record(
+            epoch=epoch,
+            driver_id=name,
+            sequence=None,
+            kind=Kind.EPOCH_STARTED,
+            timestamp_us=max(self.clock.now_us(), made.state.timestamp_us),
+            job_id=self._driver.job_id,
+            attributes={
+                "parallelism": str(self._driver.parallelism),
+                "mode": "batch" if self._driver.is_batch else "streaming",
+                "operators": describe_operators(self.chain),
+                **going_back_to(self._driver.from_checkpoint),
+                "cluster_id": self.log.identity.cluster_id,
+                "topic_id": self.log.identity.topic_id,
+                **self.payloads.options.attributes,
+                **limits_of(config),
+            },
+        )
+        return to_unstored(record, snapshot_offset=made.newest_snapshot.offset)
+
+    def _check_fits(self, state: JobState, mode: str, restore: str | None) -> None:
+        going_back = branched(state, self._driver.from_checkpoint)
+        check_payloads(self._driver.job_id, going_back, self.payloads.options)
+        elsewhere = check_fits(
+            self._driver.job_id,
+            state,
+            self.chain,
+            parallelism=self._driver.parallelism,
+            mode=mode,
+            restore=restore,
+            is_again=self._driver.is_again,
+            allow_non_restored_state=self._driver.allow_non_restored_state,
+            from_checkpoint=self._driver.from_checkpoint,
+        )
+        refuse_earlier_output(self.chain, self._driver.job_id, elsewhere)
+
+    def _config(self, projection: JobProjection, operators: tuple[str, ...]) -> KernelConfig:
+        is_batch = self._driver.is_batch
+        return KernelConfig(
+            projection=projection,
+            operators=operators,
+            is_batch=is_batch,
+            keeps_finished_splits=is_batch and not self.chain.keeps_state_across_splits,
+            cluster_id=self.log.identity.cluster_id,
+            topic_id=self.log.identity.topic_id,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+    def _requested(self, given: RequestArrived) -> None:
+        self.run(lambda: self.runtime.handle(given))
+
+    def ask(self, operator_id: str, request: Payload) -> FakeRequest:
+        """Ask a coordinator; the answer is there once it is released."""
+        types = self.chain.payload_types
+        payload_type, payload = encoded_request(types, request)
+        asked = FakeRequest(types, operator_id, payload_type)
+        self.requests.ask(operator_id, payload_type, payload, asked.answers.append)
+        return asked
+
+    # --- Connections --------------------------------------------------------------------------------------------------
+    def send(self, connection_id: int, message: DownMessage) -> None:
+        """See `Connections`."""
+        attempt = self.attempts.get(connection_id)
+        if attempt is None or attempt.is_closed:
+            return
+        if isinstance(message, Marker) and attempt.returns_markers:
+            self._posted.append(lambda: self.runtime.arrived(connection_id, message))
+        else:
+            attempt.inbox.append(message)
+
+    def close(self, connection_id: int) -> None:
+        """See `Connections`."""
+        self.attempts[connection_id].is_closed = True
+
+    def released(self, connection_id: int, message_count: int) -> None:
+        """See `Connections`."""
+
+    # --- time and the log ---------------------------------------------------------------------------------------------
+    def run(self, act: Callable[[], None]) -> None:
+        """Do one thing on the mailbox, then all that follows from it, appends included unless they are held."""
+        if self.is_crashed:
+            return
+        act()
+        self.pump()
+
+    def pump(self) -> None:
+        """Run what was posted, what workers have, and, unless held, the appends; until nothing is left."""
+        while True:
+            if self._posted:
+                self._posted.popleft()()
+            elif self.works and not self.is_work_held:
+                self.works.popleft()()
+            elif not self.is_held and self._append():
+                continue
+            else:
+                break
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _released(self, records: Sequence[Record]) -> None:
+        for record in records:
+            reason = record.reason or ""
+            is_failure = record.kind in (Kind.GLOBAL_FAILURE, Kind.JOB_FAILED)
+            if is_failure and self._failure is None and not self._is_expected(reason):
+                self._failure = UnexpectedFailureError(record.kind.value, reason)
+
+    def _is_expected(self, reason: str) -> bool:
+        if isinstance(self.may_fail, bool):
+            return self.may_fail
+        texts = (self.may_fail,) if isinstance(self.may_fail, str) else self.may_fail
+        newest, _, _ = reason.partition(BEFORE)
+        return any(text in newest for text in texts)
+
+    def _append(self) -> bool:
+        group = self.runtime.take_group()
+        if not group:
+            return False
+        self.payloads.keep(self.runtime.group_payloads())
+        self.runtime.acknowledged(self.appender.append(group))
+        return True
+
+    def release(self) -> None:
+        """Append all that was held back, and release what follows."""
+        held, self.is_held = self.is_held, False
+        self.pump()
+        self.is_held = held
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, firing each timer at its time."""
+        until = self.clock.seconds + seconds
+        while True:
+            due = self.runtime.next_timer_s()
+            if due is None or due > until:
+                break
+            self.clock.seconds = max(self.clock.seconds, due)
+            self.run(self.runtime.fire_timers)
+        self.clock.seconds = until
+
+    def crash(self) -> None:
+        """The driver's process dies: nothing more of it happens."""
+        self.is_crashed = True
+        self.requests.end()
+        self.appender.close()
+
+    # --- attempts -----------------------------------------------------------------------------------------------------
+    def register(
+        self,
+        subtask: int,
+        *,
+        stage_run: int | None = None,
+        task_attempt_id: int | None = None,
+        is_patient: bool = True,
+    ) -> FakeAttempt:
+        """A Spark task connects and registers; by default a task of the newest stage run.
+
+        Where the restart policy's backoff delays its answer, time passes; not where `is_patient` is False.
+        """
+        self._task_count += 1
+        connection_id = self._task_count
+        attempt = FakeAttempt(self, connection_id, subtask)
+        self.attempts[connection_id] = attempt
+        if stage_run is None:
+            stage_run = self.stage.submitted[-1] if self.stage.submitted else 0
+        message = Register(
+            driver_id=self.runtime.state.driver_id,
+            subtask=subtask,
+            stage_run=stage_run,
+            task_attempt_id=connection_id if task_attempt_id is None else task_attempt_id,
+            spark_attempt_number=0,
+            host="memory",
+            pid=0,
+        )
+        self.run(lambda: self.runtime.arrived(connection_id, message))
+        while is_patient and self.runtime.is_registration_delayed(connection_id):
+            due = self.runtime.next_timer_s()
+            assert due is not None, "a timer answers it"
+            self.clock.seconds = max(self.clock.seconds, due)
+            self.run(self.runtime.fire_timers)
+        if attempt.inbox and isinstance(attempt.inbox[0], Accepted):
+            attempt.last_barrier = attempt.inbox[0].restored_checkpoint
+        return attempt
+
+    def register_all(self) -> list[FakeAttempt]:
+        """A task for every unfinished subtask, in order."""
+        state = self.runtime.state
+        return [
+            self.register(n)
+            for n in range(state.parallelism)
+            if state.subtasks[n].completion is None
+        ]
+
+    def stage_ends(self, error: str | None = None) -> None:
+        """The newest stage run ends."""
+        run = self.stage.submitted[-1]
+        self.run(lambda: self.runtime.stage_ended(run, error))
+
+    def trigger(self) -> int | None:
+        """Trigger a checkpoint; its id, or None."""
+        made: list[int | None] = []
+        self.run(lambda: made.append(self.runtime.trigger_checkpoint()))
+        return made[0]
+
+    # --- the log, looked at -------------------------------------------------------------------------------------------
+    def history(self, *kinds: Kind) -> list[Record]:
+        """The records that count, of these kinds or all, in log order."""
+        stored = self.log.read(self.log.start_offset(), self.log.high_watermark())
+        records = [one.record() for turn in counted_turns(stored) for one in turn.entries]
+        return [record for record in records if not kinds or record.kind in kinds]
+
+
+class _InlineWorkers:
+    """Workers that run on the caller's thread, when the job pumps."""
+
+    def __init__(self, job: HandDrivenJob) -> None:
+        self._job = job
+
+    def run(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self._job.works.append(work)
+
+    def run_closing(self, work: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self.run(work)
+
+    def post(self, thunk: Callable[[], None]) -> None:
+        """See `Workers`."""
+        self._job._posted.append(thunk)  # noqa: SLF001, one kit

@@ -1,0 +1,356 @@
+"""The log's protocol as one driver sees it, without I/O.
+
+Whoever drives it asks `next_action`, does what it says, and hands in what came of it, one call per
+thing that happened:
+
+| action | do | then hand in |
+| --- | --- | --- |
+| `Append` | append these with a writer that has not failed | `acknowledged` or `outcome_unknown` |
+| `ReadHighWatermark` | ask the log | `high_watermark` |
+| `Read` | read these offsets, in order | `record_read` for each record, then `reading_ended` |
+| `Rest` | nothing: all of the goal counts for ever | `append_begun`, for the next one |
+| `Fenced`, `Lost` | end | nothing, ever |
+
+Where doing fails without a result, nothing is handed in and the same action is due again. The rules
+that the protocol's model names stand in the code under these names: *exact epoch*, *epoch in
+force*, *sequence* and *whole turns* are `coordlog.schemas.validity.count`; *take-over reads back*,
+*check offsets* and *fold the gap* are here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coordlog.log.interface import StoredRecord, UnstoredRecord
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.header import decode_header, header_places
+from coordlog.schemas.validity import Counting, Verdict, count
+
+__all__ = [
+    "Action",
+    "Append",
+    "DriverState",
+    "Fenced",
+    "Lost",
+    "Place",
+    "Read",
+    "ReadHighWatermark",
+    "Rest",
+    "acknowledged",
+    "append_begun",
+    "high_watermark",
+    "next_action",
+    "outcome_unknown",
+    "reading_ended",
+    "record_read",
+    "take_over_begun",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far a log has been folded, and what it came to."""
+
+    end_offset: int
+    """Every record below it has been folded."""
+    counting: Counting
+
+
+class _Goal(enum.Enum):
+    TAKE_OVER = "take over"
+    APPEND = "append"
+
+
+class _Step(enum.Enum):
+    SEND = "send"
+    ASK = "ask for the high watermark"
+    READ = "read"
+    REST = "rest"
+    FENCED = "fenced"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverState:
+    """Everything that a driver knows of its log. Made by `take_over_begun`."""
+
+    epoch: int
+    """This driver's."""
+    epoch_started: UnstoredRecord
+    """Its own `EPOCH_STARTED`: what is in force is this driver's if it has these bytes."""
+    place: Place
+    in_force: StoredRecord | None = None
+    """The `EPOCH_STARTED` that came into force last since the driver's first reading; None where
+    none has."""
+    goal: _Goal = _Goal.TAKE_OVER
+    step: _Step = _Step.SEND
+    group: tuple[UnstoredRecord, ...] = ()
+    """What is to count."""
+    first_sequence: int = 0
+    """Of the group."""
+    counting_after: Counting | None = None
+    """What the fold comes to once all of the group counts; None before the first append."""
+    counted_at: tuple[int, ...] = ()
+    """Where the group's records count, as far as the fold has found them: first to last."""
+    is_acknowledged: bool = False
+    """Whether what was sent last for this goal has been acknowledged."""
+    read_to: int = 0
+    """Where a reading under way ends, exclusive."""
+    lost_at: int = 0
+    """The offset that shows that the log has lost records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append `records`, in this order."""
+
+    records: tuple[UnstoredRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHighWatermark:
+    """Ask the log how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read every record with `from_offset` <= offset < `to_offset`."""
+
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """All of the goal counts, and counts for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another driver's epoch is in force, since `in_force`. Nothing more may be released."""
+
+    in_force: StoredRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The log gave `offset` where `expected_offset` was the lowest possible."""
+
+    expected_offset: int
+    offset: int
+
+
+Action = Append | ReadHighWatermark | Read | Rest | Fenced | Lost
+
+_REST: Final = Rest()
+_ASK: Final = ReadHighWatermark()
+
+
+def next_action(state: DriverState) -> Action:
+    """What is due."""
+    match state.step:
+        case _Step.SEND:
+            return Append(_unconfirmed(state))
+        case _Step.ASK:
+            return _ASK
+        case _Step.READ:
+            return Read(state.place.end_offset, state.read_to)
+        case _Step.REST:
+            return _REST
+        case _Step.FENCED:
+            assert state.in_force is not None
+            return Fenced(state.in_force)
+        case _Step.LOST:
+            return Lost(state.read_to, state.lost_at)
+
+
+def take_over_begun(place: Place, epoch_started: UnstoredRecord) -> DriverState:
+    """A driver that has read up to `place` and wants the next epoch.
+
+    Args:
+        place: The log's high watermark at the end of the driver's first reading.
+        epoch_started: A record whose bytes no other driver makes; its header has the epoch after
+            `place`'s.
+    """
+    header = decode_header(epoch_started.header)
+    epoch = place.counting.epoch + 1
+    assert header is not None
+    assert header.is_epoch_started
+    assert header.epoch == epoch
+    return DriverState(
+        epoch=epoch,
+        epoch_started=epoch_started,
+        place=place,
+        group=(epoch_started,),
+    )
+
+
+def append_begun(state: DriverState, group: Sequence[UnstoredRecord]) -> DriverState:
+    """The driver wants `group` to count: whole turns of its epoch, with the next sequences."""
+    assert state.step is _Step.REST
+    assert group
+    first = state.place.counting.next_sequence
+    after = first + len(group)
+    # Looked at before they are sent: a record that cannot count would be sent until the time is up.
+    places = tuple(header_places(record.header for record in group))
+    assert [one[:3] for one in places] == [(False, state.epoch, n) for n in range(first, after)]
+    assert places[-1][3] == 0, "the last turn is not whole"
+    counting = Counting(epoch=state.epoch, next_sequence=after, turn_began=after)
+    return evolve(
+        state,
+        goal=_Goal.APPEND,
+        step=_Step.SEND,
+        group=tuple(group),
+        first_sequence=first,
+        counting_after=counting,
+        counted_at=(),
+        is_acknowledged=False,
+    )
+
+
+def look_begun(state: DriverState) -> DriverState:
+    """The driver wants nothing to count; it reads what others have appended, to see whether it is fenced."""
+    assert state.step is _Step.REST
+    return evolve(state, step=_Step.ASK)
+
+
+def acknowledged(state: DriverState, offsets: Sequence[int]) -> DriverState:
+    """Each record of the last `Append` is stored at its offset: *check offsets*, every one.
+
+    Contiguous from the one expected: these records come next, and nothing else. Above: something
+    stands between, which is read and folded. Below: the log has lost what it had acknowledged.
+    """
+    assert state.step is _Step.SEND
+    sent = _unconfirmed(state)
+    assert len(offsets) == len(sent)
+    expected = state.place.end_offset
+    lowest = min(offsets)
+    if lowest < expected:
+        return evolve(state, step=_Step.LOST, lost_at=lowest, read_to=expected)
+    end_offset = max(offsets) + 1
+    if list(offsets) == list(range(expected, end_offset)):
+        if state.goal is _Goal.TAKE_OVER:
+            return _epoch_next(state, expected)
+        if not state.counted_at:
+            return _group_next(state, tuple(offsets))
+    return evolve(state, step=_Step.READ, read_to=end_offset, is_acknowledged=True)
+
+
+def outcome_unknown(state: DriverState) -> DriverState:
+    """Each record of the last `Append` may be stored, now, later or never: read to find out."""
+    assert state.step is _Step.SEND
+    return evolve(state, step=_Step.ASK, is_acknowledged=False)
+
+
+def high_watermark(state: DriverState, offset: int) -> DriverState:
+    """The log reaches up to `offset`, exclusive."""
+    assert state.step in {_Step.ASK, _Step.READ}
+    lowest = state.place.end_offset if state.step is _Step.ASK else state.read_to
+    if offset < lowest:
+        return evolve(state, step=_Step.LOST, lost_at=offset, read_to=lowest)
+    if state.step is _Step.ASK:
+        return evolve(state, step=_Step.READ, read_to=offset)
+    return state
+
+
+def record_read(state: DriverState, record: StoredRecord) -> DriverState:
+    """*Fold the gap*: one record of a reading under way is folded, whoever wrote it."""
+    assert state.step is _Step.READ
+    assert state.place.end_offset <= record.offset < state.read_to
+    header = record.header
+    counting, verdict = count(state.place.counting, header)
+    in_force, counted_at = state.in_force, state.counted_at
+    if verdict is Verdict.EPOCH:
+        in_force = record
+    elif not verdict.is_void and state.goal is _Goal.APPEND and counting.epoch == state.epoch:
+        counted_at = (*counted_at, record.offset)
+    return evolve(
+        state,
+        place=Place(end_offset=record.offset + 1, counting=counting),
+        in_force=in_force,
+        counted_at=counted_at,
+    )
+
+
+def reading_ended(state: DriverState) -> DriverState:
+    """Every record of a reading has been handed in; what it showed decides how to go on."""
+    assert state.step is _Step.READ
+    place = replace(state.place, end_offset=state.read_to)
+    return _decided(evolve(state, place=place))
+
+
+def _decided(state: DriverState) -> DriverState:
+    """The step after the fold has reached what was acknowledged, or the high watermark."""
+    counting = state.place.counting
+    if state.goal is _Goal.TAKE_OVER and counting.epoch < state.epoch:
+        return evolve(state, step=_Step.SEND)  # ours has not arrived, nor has another's
+    # *Take-over reads back*: of two drivers with one epoch, the one whose record counts holds it.
+    # Afterwards a higher epoch in force is another's, whatever it says: this driver makes no second
+    # one.
+    ours = state.in_force is not None and _is_of(state.epoch_started, state.in_force)
+    if counting.epoch != state.epoch or not ours:
+        return evolve(state, step=_Step.FENCED)
+    all_count = state.goal is _Goal.TAKE_OVER or (
+        counting.counted_end == state.first_sequence + len(state.group)
+    )
+    # That they were read is not enough: with replicas, what has been appended can be read while it
+    # is on one machine. An acknowledgement at a higher offset says that everything below is where
+    # it must be.
+    if all_count and state.is_acknowledged:
+        return evolve(state, step=_Step.REST)
+    return evolve(state, step=_Step.SEND)
+
+
+def _group_next(state: DriverState, offsets: tuple[int, ...]) -> DriverState:
+    """All of the group stands where it was expected, so that no record need be read."""
+    assert state.counting_after is not None
+    return _decided(
+        evolve(
+            state,
+            place=Place(end_offset=offsets[-1] + 1, counting=state.counting_after),
+            counted_at=offsets,
+            is_acknowledged=True,
+        )
+    )
+
+
+def _epoch_next(state: DriverState, offset: int) -> DriverState:
+    """The driver's `EPOCH_STARTED`, or one more copy of it, stands where it was expected."""
+    counting, verdict = count(state.place.counting, decode_header(state.epoch_started.header))
+    stored = _stored(state.epoch_started, offset)
+    return _decided(
+        evolve(
+            state,
+            place=Place(end_offset=offset + 1, counting=counting),
+            in_force=stored if verdict is Verdict.EPOCH else state.in_force,
+            is_acknowledged=True,
+        )
+    )
+
+
+def _unconfirmed(state: DriverState) -> tuple[UnstoredRecord, ...]:
+    """What to send: what the fold has not found yet, or the last record where it has found all."""
+    if state.goal is _Goal.TAKE_OVER:
+        return state.group
+    return state.group[len(state.counted_at) :] or state.group[-1:]
+
+
+def _is_of(unstored: UnstoredRecord, stored: StoredRecord) -> bool:
+    return (unstored.key, unstored.value, unstored.header) == (
+        stored.key,
+        stored.value,
+        stored.header_bytes,
+    )
+
+
+def _stored(record: UnstoredRecord, offset: int) -> StoredRecord:
+    return StoredRecord(
+        offset=offset,
+        key=record.key,
+        value=record.value,
+        header_bytes=record.header,
+        timestamp_ms=record.timestamp_us // 1000,
+    )

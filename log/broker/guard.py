@@ -1,0 +1,237 @@
+"""The guard of a broker: a small process that starts Java and decides when it must end.
+
+It runs apart from whoever asked for the broker, so that neither a signal to that one, nor Ctrl-C in
+its terminal, nor its death decides by chance what becomes of the broker. Two ways:
+
+* following a process: the broker ends when that process does, however that happens;
+* shared: the broker ends when no client has been connected for long enough.
+
+Either way it ends when Java does. It may run for days, so it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordlog.log.broker import limits
+from coordlog.log.broker.state import (
+    BrokerState,
+    client_count,
+    this_process,
+    touched,
+    write_state,
+)
+from coordlog.log.local.file_lock import try_lock
+from coordlog.log.local.processes import Process, find_process
+
+__all__ = ["LOCK_FILE", "Orders", "main"]
+
+LOCK_FILE = "lock"
+"""In the broker's folder: who holds it may start or stop the broker."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a guard is told when it starts.
+
+    Attributes:
+        run: The name of this start.
+        folder: The broker's, in which Java runs.
+        command: Starts the broker.
+        port: Where it will listen.
+        cluster_id: Its cluster.
+        follow: The process whose end is the broker's end; None for a shared broker. The guard's
+            standard input is then a pipe from that process.
+        delete: Remove the folder if the process that is followed is gone.
+        idle_minutes: For a shared broker; None: it stays.
+        idle_check_s: How often to look for clients.
+    """
+
+    run: str
+    folder: str
+    command: tuple[str, ...]
+    port: int
+    cluster_id: str
+    follow: int | None
+    delete: bool = False
+    idle_minutes: float | None = None
+    idle_check_s: float = limits.IDLE_CHECK_S
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Orders:
+        """The other direction."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["command"] = tuple(fields["command"])
+        return cls(**fields)
+
+
+def main() -> int:
+    """Carry out the orders in the first argument."""
+    orders = Orders.from_json(sys.argv[1])
+    if orders.follow is None and os.fork() > 0:
+        # A shared broker outlives who started it. Given to init, its guard leaves nobody a child
+        # to wait for.
+        os._exit(0)
+    os.umask(0o077)
+    return _Guard(orders).run()
+
+
+class _Guard:
+    """Drives one Java process; single-threaded."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._folder = Path(orders.folder)
+        self._ending = False
+        self._wake, wake_writer = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake_writer, False)
+        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes `select`
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def run(self) -> int:
+        """Start Java and stay as long as it does."""
+        with subprocess.Popen(  # noqa: S603, the Java of this machine
+            self._orders.command,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=self._end_with_guard(),  # noqa: PLW1509, there is one thread
+        ) as java:
+            # One that has failed already is told of all the same: who waits for it looks there.
+            process = find_process(java.pid) or Process(pid=java.pid, born="ended at once")
+            state = BrokerState(
+                run=self._orders.run,
+                java=process,
+                guard=this_process(),
+                port=self._orders.port,
+                cluster_id=self._orders.cluster_id,
+                since=time.time(),
+                idle_minutes=self._orders.idle_minutes,
+            )
+            try:
+                write_state(self._folder, state)
+                if self._orders.follow is None:
+                    self._watch_clients(java)
+                else:
+                    self._watch_process(java, self._orders.follow)
+            finally:
+                _end(java)
+            return 0
+
+    def _on_term(self, *_: object) -> None:
+        self._ending = True
+
+    def _end_with_guard(self) -> Callable[[], None] | None:
+        """What Java's process does before it is Java: ask to be signalled when the guard dies."""
+        if sys.platform != "linux":
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        number = signal.SIGTERM if self._orders.follow is None else signal.SIGKILL
+        guard = os.getpid()
+
+        def ask() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, int(number))
+            if os.getppid() != guard:  # dead already
+                os._exit(1)
+
+        return ask
+
+    def _pause(self, seconds: float, *, listen: bool) -> bool:
+        """Wait for a signal, the time, or the end of standard input; True for the last."""
+        readable, _, _ = select.select([self._wake, *([0] if listen else [])], [], [], seconds)
+        if self._wake in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 1024)
+        return 0 in readable and os.read(0, 1) == b""
+
+    def _watch_process(self, java: subprocess.Popen[bytes], followed: int) -> None:
+        gone = False
+        while java.poll() is None and not self._ending and not gone:
+            # By both: the pipe's other end may have been inherited, and tells at once if not.
+            gone = self._pause(limits.GUARD_CHECK_S, listen=True) or os.getppid() != followed
+        if self._orders.delete and java.poll() is None and _is_gone(followed):
+            java.kill()
+            java.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _watch_clients(self, java: subprocess.Popen[bytes]) -> None:
+        idle_since = time.monotonic()
+        last_touch = touched(self._folder)
+        while java.poll() is None and not self._ending:
+            self._pause(self._orders.idle_check_s, listen=False)
+            touch = touched(self._folder)
+            if client_count(self._orders.port) != 0 or touch != last_touch:
+                idle_since, last_touch = time.monotonic(), touch
+            elif self._idle_too_long(idle_since) and self._stop_unless_wanted(java, last_touch):
+                return
+
+    def _idle_too_long(self, idle_since: float) -> bool:
+        limit = self._orders.idle_minutes
+        return limit is not None and time.monotonic() - idle_since >= limit * 60
+
+    def _stop_unless_wanted(self, java: subprocess.Popen[bytes], last_touch: int | None) -> bool:
+        """Stop Java under the lock: whoever looks meanwhile waits, and finds no broker.
+
+        Who found it running before touched the state while it held the lock.
+        """
+        lock = try_lock(self._folder / LOCK_FILE)
+        if lock is None:
+            return False
+        try:
+            if client_count(self._orders.port) != 0 or touched(self._folder) != last_touch:
+                return False
+            _end(java)
+            return True
+        finally:
+            os.close(lock)
+
+
+def _is_gone(parent: int) -> bool:
+    """Whether the parent has died, or is about to have.
+
+    A process that is killed closes its files first, and gives up its children last: its pipe tells
+    earlier than its number does.
+    """
+    deadline = time.monotonic() + limits.KILL_LIMIT_S
+    while os.getppid() == parent:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(limits.POLL_S)
+    return True
+
+
+def _end(java: subprocess.Popen[bytes]) -> None:
+    """Ask Java to end; after a while make it."""
+    if java.poll() is None:
+        java.terminate()
+        try:
+            java.wait(limits.STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            java.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""Brings the jars that are needed into a cache of this user, once; from then on without a network.
+
+The Ivy that PySpark bundles fetches them, flat, from the list in `jars.lock`; which file is the
+right one is decided here, by its SHA-256. `python -m coordlog.log.broker.jars` brings those
+that are not on demand, `python -m coordlog.log.broker.jars delta iceberg` these two.
+
+Ivy asks Maven Central. It goes through the proxy of `HTTPS_PROXY` or of `JAVA_TOOL_OPTIONS`;
+`COORDLOG_IVY_SETTINGS` names a settings file of Ivy for a mirror.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+from coordlog.errors import CoordlogError
+from coordlog.log.broker import limits
+from coordlog.log.broker.jar_lock import Jar, JarSet, fingerprint, locked
+from coordlog.log.broker.java import find_java, pyspark_jars
+from coordlog.log.local.environment_errors import ChecksumError, JarsError
+from coordlog.log.local.file_lock import file_lock
+from coordlog.log.local.paths import cache_folder, private_folder
+
+__all__ = ["JarSet", "class_path", "main", "resolve"]
+
+SETTINGS_VARIABLE: Final = "COORDLOG_IVY_SETTINGS"
+
+# No descriptors: the lock is flat, so each jar costs one request. No SHA-1: ours is SHA-256.
+_SETTINGS: Final = """\
+<ivysettings>
+  <property name="ivy.checksums" value=""/>
+  <settings defaultResolver="central"/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+  </resolvers>
+</ivysettings>
+"""
+_UNFINISHED: Final = ".unfinished-"
+_TOLD_EVERY: Final = 10
+_MEBIBYTE: Final = 1024 * 1024
+
+Progress = Callable[[str], None]
+
+
+def resolve(jar_set: JarSet, *, progress: Progress | None = None) -> tuple[Path, ...]:
+    """The jars of a set as files in the cache, in the lock's order; fetched if they are missing.
+
+    Several processes may do this at once: one fetches, the others wait for it. A set appears in
+    the cache whole and checked, or not at all.
+
+    Args:
+        jar_set: Which.
+        progress: Gets a line now and then while jars are fetched; nothing when they are there.
+
+    Raises:
+        JavaError: No Java that can run Ivy.
+        JarsError: They could not be fetched, within the limit.
+        ChecksumError: A file is not the one of the lock.
+    """
+    jars = locked(jar_set)
+    cache = cache_folder() / "jars"
+    folder = cache / f"{jar_set.value}-{fingerprint(jars)}"
+    paths = tuple(folder / jar.file_name for jar in jars)
+    if _complete(folder, jars):
+        return paths
+    try:
+        private_folder(cache)
+        busy = JarsError(
+            f"another process has been fetching jars into {cache} for too long",
+            "end it, then do the same again",
+        )
+        with file_lock(cache / ".lock", limit_s=2 * limits.RESOLVE_LIMIT_S, busy=busy):
+            if not _complete(folder, jars):
+                _fetch_set(jar_set, jars, folder, progress or _silent)
+    except OSError as error:
+        raise JarsError(
+            f"the jars could not be written to {cache} ({error})",
+            "free some space there, or set COORDLOG_CACHE to a folder of yours",
+        ) from error
+    return paths
+
+
+def class_path(jar_set: JarSet, *, progress: Progress | None = None) -> str:
+    """The jars of a set as a class path for `java -cp`; fetched if they are missing."""
+    return os.pathsep.join(str(path) for path in resolve(jar_set, progress=progress))
+
+
+def install(
+    folder: Path, jars: Sequence[Jar], fetch: Callable[[Path], None], *, work_in: Path
+) -> None:
+    """Fill a folder with exactly these jars, or leave everything as it was.
+
+    Args:
+        folder: Where they appear, all at once. What is there is replaced.
+        jars: What must be there.
+        fetch: Puts the jars into the folder that it is given; what else it leaves is dropped.
+        work_in: A folder on the same disk, for what is not finished.
+
+    Raises:
+        ChecksumError: A file has another content than it should.
+        JarsError: A file is missing.
+    """
+    with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=work_in) as temporary:
+        fetched, checked = Path(temporary, "fetched"), Path(temporary, "checked")
+        fetched.mkdir()
+        checked.mkdir()
+        fetch(fetched)
+        for jar in jars:
+            path = fetched / jar.file_name
+            if not path.is_file():
+                raise JarsError(f"{jar.coordinates} was not fetched", "do the same again")
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != jar.sha256:
+                raise ChecksumError(jar.coordinates, jar.sha256, found)
+            path.rename(checked / jar.file_name)
+        if folder.exists():  # incomplete, or it would not be replaced
+            folder.rename(Path(temporary, "replaced"))
+        checked.rename(folder)
+
+
+def main(named: Sequence[str] = ()) -> int:
+    """Bring the sets that are not on demand, or those that are named; one line each."""
+    known = [one.value for one in JarSet]
+    if unknown := [one for one in named if one not in known]:
+        print(f"error: no set {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)  # noqa: T201, a command prints
+        return 2
+    for jar_set in JarSet:
+        if jar_set.value not in named and (named or jar_set.is_on_demand):
+            continue
+        try:
+            paths = resolve(jar_set, progress=functools.partial(print, flush=True))
+        except CoordlogError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201, a command prints
+            return 1
+        print(f"{jar_set.value}: {len(paths)} jars in {paths[0].parent}", flush=True)  # noqa: T201
+    return 0
+
+
+def _silent(_line: str) -> None:
+    """Where nobody wants to know."""
+
+
+def _complete(folder: Path, jars: Sequence[Jar]) -> bool:
+    """Whether all jars are there with their sizes; their content was checked when they came."""
+    try:
+        return all((folder / jar.file_name).stat().st_size == jar.size for jar in jars)
+    except OSError:
+        return False
+
+
+def _fetch_set(jar_set: JarSet, jars: Sequence[Jar], folder: Path, progress: Progress) -> None:
+    # Whoever left these was killed: it is we who hold the lock.
+    for left in folder.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    mebibytes = sum(jar.size for jar in jars) // _MEBIBYTE + 1
+    progress(f"{jar_set.value}: fetching {len(jars)} jars, {mebibytes} MiB, once")
+
+    def fetch(target: Path) -> None:
+        fetch_with_ivy(jars, target, lambda n: _tell(progress, jar_set, n, len(jars)))
+
+    install(folder, jars, fetch, work_in=folder.parent)
+
+
+def _tell(progress: Progress, jar_set: JarSet, count: int, total: int) -> None:
+    if count % _TOLD_EVERY == 0:
+        progress(f"{jar_set.value}: {count} of {total} jars")
+
+
+def fetch_with_ivy(jars: Sequence[Jar], target: Path, fetched: Callable[[int], None]) -> None:
+    """Put these jars into a folder, unchecked, by the Ivy that PySpark bundles.
+
+    Args:
+        jars: Which; checksums and sizes are not looked at.
+        target: An empty folder; Ivy's own cache lies in it too.
+        fetched: Told how many are there, after each.
+    """
+    settings = Path(os.environ.get(SETTINGS_VARIABLE) or target / "settings.xml").absolute()
+    if settings.parent == target:
+        settings.write_text(_SETTINGS, "utf-8")
+    elif not settings.is_file():
+        raise JarsError(f"{SETTINGS_VARIABLE} names {settings}, which is no file", "correct it")
+    ivy_file = target / "ivy.xml"
+    ivy_file.write_text(_ivy_module(jars), "utf-8")
+    command = [
+        find_java(),
+        *proxy_options(),
+        *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
+        *("-settings", str(settings), "-ivy", str(ivy_file), "-cache", str(target / "cache")),
+        *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
+    ]
+    last_lines: deque[str] = deque(maxlen=40)
+    reason: str | None = None
+    count = 0
+    with _bounded(command) as (process, ran_out):
+        assert process.stdout is not None
+        for line in process.stdout:
+            last_lines.append(line.strip())
+            if "[SUCCESSFUL ]" in line:
+                count += 1
+                fetched(count)
+            elif (failure := re.search(r"HttpClientHandler: (.*?) url=", line)) is not None:
+                reason = failure[1]
+        code = process.wait()
+    if ran_out.is_set():
+        raise JarsError(
+            f"{count} of {len(jars)} jars came within {limits.RESOLVE_LIMIT_S:.0f} s",
+            "check the network, then do the same again",
+        )
+    if code != 0:
+        raise _ivy_failure(reason, tuple(last_lines))
+
+
+def _ivy_failure(reason: str | None, last_lines: tuple[str, ...]) -> JarsError:
+    if reason is not None:
+        return JarsError(
+            f"the Maven repository cannot be reached ({reason})",
+            "check the network; behind a proxy set HTTPS_PROXY=http://HOST:PORT, for a mirror set "
+            f"{SETTINGS_VARIABLE} to a settings file of Ivy; then do the same again",
+        )
+    missing = [found[1] for line in last_lines if (found := _MISSING.search(line)) is not None]
+    if missing:
+        return JarsError(
+            f"the Maven repository has no {', '.join(missing)}",
+            f"if it is a mirror of yours, add them, or take another one by {SETTINGS_VARIABLE}",
+        )
+    said = " / ".join([line for line in last_lines if line][-3:])
+    return JarsError(f"Ivy failed: {said}", "do the same again")
+
+
+_MISSING: Final = re.compile(r":: (\S+#\S+;\S+): not found")
+
+
+def _ivy_module(jars: Sequence[Jar]) -> str:
+    """The jars as a module of Ivy that depends on each of them, and on nothing behind them."""
+    dependencies = "".join(
+        f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} "
+        f'rev={quoteattr(jar.version)} conf="default->default" transitive="false"/>\n'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0">\n'
+        '  <info organisation="coordlog" module="jars"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        f"  <dependencies>\n{dependencies}  </dependencies>\n"
+        "</ivy-module>\n"
+    )
+
+
+def proxy_options() -> list[str]:
+    """For `java`: `HTTPS_PROXY` in the words of the JVM, which does not read it.
+
+    What the user tells the JVM itself in JAVA_TOOL_OPTIONS counts more.
+    """
+    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
+    if not proxy or "proxyHost" in os.environ.get("JAVA_TOOL_OPTIONS", ""):
+        return []
+    url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    if not url.hostname:
+        return []
+    return [f"-Dhttps.proxyHost={url.hostname}", f"-Dhttps.proxyPort={url.port or 80}"]
+
+
+@contextlib.contextmanager
+def _bounded(
+    command: list[str],
+) -> Generator[tuple[subprocess.Popen[str], threading.Event], None, None]:
+    """A process whose output is read; killed at the limit, which sets the event."""
+    ran_out = threading.Event()
+    with subprocess.Popen(  # noqa: S603, the Java of this machine
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+
+        def end() -> None:
+            ran_out.set()
+            process.kill()
+
+        timer = threading.Timer(limits.RESOLVE_LIMIT_S, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield process, ran_out
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""What a broker's folder tells about the broker in it, and the questions to that broker."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from coordlog.log.broker import limits
+from coordlog.log.local.environment_errors import BrokerError
+from coordlog.log.local.fsync import sync_path
+from coordlog.log.local.processes import Process, find_process, is_alive
+
+__all__ = [
+    "HOST",
+    "BrokerState",
+    "answers",
+    "client_count",
+    "is_data_in_use",
+    "read_state",
+    "running_state",
+    "write_state",
+]
+
+HOST: Final = "127.0.0.1"
+
+STATE_FILE: Final = "broker.json"
+DATA_FOLDER: Final = "data"
+_DATA_LOCK: Final = ".lock"
+"""Kafka's own, of each data folder."""
+
+_METADATA: Final = 3
+_METADATA_VERSION: Final = 2  # the first that names the cluster
+_ESTABLISHED: Final = "01"
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """One start of a broker; it stays in the folder when the broker has ended.
+
+    Attributes:
+        run: The start's own name.
+        java: The broker's process.
+        guard: The process that started it and looks after it.
+        port: Where it listens on the loopback interface.
+        cluster_id: What a broker there says if it is this one.
+        since: When it was started, in seconds of the Unix epoch.
+        idle_minutes: After how many minutes without a client it stops; None: never by itself.
+    """
+
+    run: str
+    java: Process
+    guard: Process
+    port: int
+    cluster_id: str
+    since: float
+    idle_minutes: float | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients."""
+        return f"{HOST}:{self.port}"
+
+
+def write_state(folder: Path, state: BrokerState) -> None:
+    """Replace the folder's state in one step; it is on disk when this returns."""
+    unfinished = folder / f"{STATE_FILE}.{state.run}"
+    unfinished.write_text(json.dumps(asdict(state), indent=1), "utf-8")
+    sync_path(unfinished)
+    unfinished.replace(folder / STATE_FILE)
+    sync_path(folder)
+
+
+def read_state(folder: Path) -> BrokerState | None:
+    """The last start in this folder, running or not; None if there is none that can be read.
+
+    Fields that only a newer version knows are passed over.
+
+    Raises:
+        BrokerError: It cannot be read, and a broker uses the folder: it is another version's.
+    """
+    path = folder / STATE_FILE
+    try:
+        says = json.loads(path.read_text("utf-8"))
+        for name in ("java", "guard"):
+            says[name] = Process(pid=says[name]["pid"], born=says[name]["born"])
+        return BrokerState(**{field.name: says[field.name] for field in fields(BrokerState)})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if not is_data_in_use(folder):
+            return None  # cut short, and no broker is left
+        raise BrokerError(
+            f"a broker uses {folder}, and {path} cannot be read: {error!r:.200}",
+            "another version of coordlog has probably started it: stop it with that one's "
+            "`coordlog broker stop`",
+        ) from error
+
+
+def is_data_in_use(folder: Path) -> bool:
+    """Whether a broker holds the lock of the data folder, which it does from its start to its end."""
+    try:
+        descriptor = os.open(folder / DATA_FOLDER / _DATA_LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def running_state(folder: Path) -> BrokerState | None:
+    """The last start in this folder if its broker's process is there; it need not answer."""
+    state = read_state(folder)
+    return state if state is not None and is_alive(state.java) else None
+
+
+def touch_state(folder: Path) -> None:
+    """Tell the guard that somebody is about to connect: its count of idle minutes starts anew."""
+    with contextlib.suppress(OSError):
+        os.utime(folder / STATE_FILE)
+
+
+def touched(folder: Path) -> int | None:
+    """Changes with each `touch_state`."""
+    try:
+        return (folder / STATE_FILE).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def answers(port: int, cluster_id: str) -> bool:
+    """Whether the broker of this cluster answers on the port, and knows itself as registered.
+
+    Asks by hand: no client of Kafka is made, or waits longer than it should.
+    """
+    client = b"coordlog"
+    body = struct.pack(">hhih", _METADATA, _METADATA_VERSION, 1, len(client)) + client
+    body += struct.pack(">i", 0)  # of no topics
+    try:
+        with socket.create_connection((HOST, port), limits.PROBE_TIMEOUT_S) as connection:
+            connection.settimeout(limits.PROBE_TIMEOUT_S)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            (size,) = struct.unpack(">i", _received(connection, 4))
+            if not 0 < size <= _ANSWER_BYTES_MAX:
+                return False
+            return _metadata(_received(connection, size)) == (True, cluster_id)
+    except (OSError, struct.error, UnicodeDecodeError):
+        return False
+
+
+def client_count(port: int) -> int | None:
+    """How many connections there are to a port here; None where the system does not tell.
+
+    One that the broker makes to itself, to end a transaction, counts until it has lain unused for
+    ten minutes.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]
+        with contextlib.suppress(OSError):  # a machine without IPv6
+            lines += Path("/proc/net/tcp6").read_text("ascii").splitlines()[1:]
+    except OSError:
+        return None
+    return count_connections(lines, port)
+
+
+def count_connections(lines: Iterable[str], port: int) -> int:
+    """Of lines of /proc/net/tcp, those that are the server's end of a living connection."""
+    wanted = f":{port:04X}"
+    fields = (line.split() for line in lines)
+    return sum(1 for one in fields if one[1].endswith(wanted) and one[3] == _ESTABLISHED)
+
+
+def this_process() -> Process:
+    """The process that runs this."""
+    found = find_process(os.getpid())
+    assert found is not None
+    return found
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("closed before the end of the answer")
+        parts += part
+    return bytes(parts)
+
+
+def _metadata(answer: bytes) -> tuple[bool, str]:
+    """Of an answer to a Metadata request, version 2: whether there is a broker; the cluster."""
+    _correlation, brokers = struct.unpack_from(">ii", answer)
+    at = 8
+    for _ in range(brokers):
+        (host_size,) = struct.unpack_from(">h", answer, at + 4)
+        at += 4 + 2 + host_size + 4  # number, host, port
+        (rack_size,) = struct.unpack_from(">h", answer, at)
+        at += 2 + max(0, rack_size)
+    (size,) = struct.unpack_from(">h", answer, at)
+    return brokers > 0, answer[at + 2 : at + 2 + max(0, size)].decode()

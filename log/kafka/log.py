@@ -1,0 +1,438 @@
+"""The log that is a Kafka topic: found or created, checked, asked, read and written."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kafka import errors
+from kafka.admin import (
+    OffsetSpec,  # pyright: ignore[reportAttributeAccessIssue]  # its stubs are older
+)
+from kafka.structs import TopicPartition
+
+from coordlog.errors import AccessError, OptionError, OutOfRangeError, TopicError
+from coordlog.limits import LOG_CONNECT_TIMEOUT_S, READ_STALL_S
+from coordlog.log.interface import LogIdentity, LogWriter, StoredRecord
+from coordlog.log.job_id import JOB_ID, check_job_id
+from coordlog.log.kafka.admin_compat import cluster_of, settings_of
+from coordlog.log.kafka.client import Connection, Questions
+from coordlog.log.kafka.default_broker import default_broker
+from coordlog.log.kafka.errors import refuse_old
+from coordlog.log.kafka.reader import read_range
+from coordlog.log.kafka.security import Security
+from coordlog.log.kafka.topic import (
+    TIMESTAMP_BOUNDS,
+    Durability,
+    FoundTopic,
+    check_partitions,
+    check_topic,
+    settings_to_create,
+)
+from coordlog.log.kafka.writer import KafkaWriter
+from coordlog.option_types import check_all, check_types
+
+__all__ = ["KafkaLog", "list_jobs", "topic_of"]
+
+_logging = logging.getLogger(__name__)
+
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,100}")
+_TOPIC: Final = re.compile(rf"({JOB_ID})\.log")
+_REPLICATION_MAX: Final = 3
+_TIMESTAMP_BOUNDS_SINCE: Final = (3, 6)
+"""An older broker refuses settings that bound timestamps one way, and bounds none by itself."""
+
+_NO_TOPIC: Final = 3  # UNKNOWN_TOPIC_OR_PARTITION
+_POLL_S: Final = 0.05
+
+
+class KafkaLog:
+    """One topic with one partition. Nothing is asked of the broker before the first use.
+
+    `create` makes the topic where there is none; `open` refuses one that is missing. Both check its
+    settings, and every other method opens first. `open_to_read` is for who only reads.
+
+    Args:
+        topic: The topic's name.
+        bootstrap_servers: `host:port`, several with commas between.
+        security: TLS and SASL.
+        fsync: Whether a record must be on disk before it is acknowledged, where there is one
+            replica.
+        replication: Replicas of a topic that is created; None for as many as there are brokers, at
+            most 3.
+        retention_ms: How long the broker must keep records; -1 for ever.
+        connect_timeout_s: How long the broker may take to answer a question.
+
+    Raises:
+        OptionError: An option has a wrong type or is out of range.
+        OptionsError: Several are.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        bootstrap_servers: str,
+        *,
+        security: Security | None = None,
+        fsync: bool = True,
+        replication: int | None = None,
+        retention_ms: int = -1,
+        connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+    ) -> None:
+        check_types(KafkaLog.__init__, locals())
+        check_all(
+            lambda: _check_replication(replication),
+            lambda: _check_timeout(connect_timeout_s),
+            lambda: _check_retention(retention_ms),
+        )
+        self._connection = Connection(
+            topic=topic,
+            bootstrap_servers=bootstrap_servers,
+            security=security or Security(),
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._durability = Durability(fsync=fsync, retention_ms=retention_ms)
+        self._replication = replication
+        self._questions = Questions(self._connection)
+        self._partition = TopicPartition(topic, 0)
+        self._lock = threading.Lock()
+        self._identity: LogIdentity | None = None
+        self._is_to_be_read = False
+
+    @classmethod
+    def for_job(
+        cls,
+        job_id: str,
+        bootstrap_servers: str | None = None,
+        *,
+        topic_prefix: str = "",
+        security: Security | None = None,
+        fsync: bool = True,
+        replication: int | None = None,
+        retention_ms: int = -1,
+        connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+    ) -> KafkaLog:
+        """The log of a job: topic `<topic_prefix><job_id>.log`.
+
+        Without `bootstrap_servers` it is where the command line has it: at the broker that
+        `COORDLOG_BOOTSTRAP_SERVERS` names, by the security options of the environment, else at the
+        shared local broker, which is started if it does not run.
+
+        Raises:
+            OptionError: An option is out of range.
+            EnvironmentSetupError, BrokerError: The shared broker is needed, and cannot be started.
+        """
+        check_types(cls.for_job, locals())
+        check_job_id(job_id)
+        if bootstrap_servers is None:
+            bootstrap_servers, environments = default_broker()
+            security = environments if security is None else security
+        return cls(
+            topic_of(job_id, topic_prefix),
+            bootstrap_servers,
+            security=security,
+            fsync=fsync,
+            replication=replication,
+            retention_ms=retention_ms,
+            connect_timeout_s=connect_timeout_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"KafkaLog({self._connection.name!r}, {self._connection.security!r})"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._connection.topic
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where the broker is, as it was given."""
+        return self._connection.bootstrap_servers
+
+    @property
+    def identity(self) -> LogIdentity:
+        """Which log this is: what stood there when it was opened."""
+        with self._lock:
+            if self._identity is not None:
+                return self._identity
+        return self.open()
+
+    def find(self) -> bool:
+        """Whether there is such a topic; nothing else is asked of it.
+
+        Raises:
+            LogUnavailableError, AccessError: As `open`.
+        """
+        _, described = self._questions.ask("opening it", self._describe, needs="Describe")
+        return bool(described["error_code"] != _NO_TOPIC)
+
+    def open(self) -> LogIdentity:
+        """See that the topic is there and loses nothing.
+
+        Raises:
+            TopicError: It is missing, or a setting would lose history, or the broker is too old.
+            LogUnavailableError: No answer within `connect_timeout_s`.
+            AccessError: The user is not let in, or lacks a right; or the broker is not trusted.
+        """
+        identity, partitions = self._look()
+        settings = self._questions.ask(
+            "asking for its settings",
+            lambda admin: settings_of(admin, self.topic),
+            needs="DescribeConfigs",
+        )
+        found = FoundTopic(
+            name=self.topic,
+            partition_count=len(partitions),
+            replication=len(partitions[0]["replica_nodes"]),
+            settings=settings,
+        )
+        check_topic(found, self._durability, self._connection.bootstrap_servers)
+        return self._opened(identity, is_to_be_read=False)
+
+    def open_to_read(self) -> LogIdentity:
+        """See that the topic is there, whatever its settings: what stands in it can be read.
+
+        They are looked at, as by `open`, before something is written to it or removed.
+
+        Raises:
+            TopicError: It is missing, or has several partitions, or the broker is too old.
+            LogUnavailableError, AccessError: As `open`.
+        """
+        identity, partitions = self._look()
+        check_partitions(self.topic, len(partitions))
+        return self._opened(identity, is_to_be_read=True)
+
+    def _look(self) -> tuple[LogIdentity, list[dict[str, Any]]]:
+        """Which topic stands there, and its partitions."""
+        cluster_id, described = self._questions.ask("opening it", self._describe, needs="Describe")
+        if described["error_code"] == _NO_TOPIC:
+            raise TopicError(
+                self.topic,
+                f"there is no such topic at {self._connection.bootstrap_servers}",
+                "see that the job's name and the broker's address are right, or start the job",
+            )
+        identity = LogIdentity(
+            cluster_id=str(cluster_id),
+            topic_id=str(described["topic_id"]),
+            name=self._connection.name,
+            topic=self.topic,
+        )
+        return identity, described["partitions"]
+
+    def _opened(self, identity: LogIdentity, *, is_to_be_read: bool) -> LogIdentity:
+        with self._lock:
+            self._identity = identity
+            self._is_to_be_read = is_to_be_read
+        return identity
+
+    def _see_that_it_fits(self) -> None:
+        """Before a change, of a log that was opened to be read."""
+        with self._lock:
+            is_to_be_read = self._is_to_be_read
+        if is_to_be_read:
+            self.open()
+
+    def create(self) -> LogIdentity:
+        """Make the topic where there is none, then `open`.
+
+        Raises:
+            TopicError: As `open`; or the broker refuses to create it, with its reason.
+            LogUnavailableError, AccessError: As `open`.
+        """
+        if not self.find():
+            try:
+                self._questions.ask("creating its topic", self._create, needs="Create")
+            except AccessError as error:
+                how = f"{error.next_step}; or: {self._creating_command()}"
+                raise AccessError(error.log, error.problem, how) from error
+        return self.open()
+
+    def _creating_command(self) -> str:
+        replication = self._replication or _REPLICATION_MAX
+        settings = settings_to_create(self._durability, replication)
+        configs = "".join(f" --config {name}={value}" for name, value in settings.items())
+        return (
+            f"kafka-topics.sh --bootstrap-server {self._connection.bootstrap_servers} --create"
+            f" --topic {self.topic} --partitions 1 --replication-factor {replication}{configs}"
+        )
+
+    def delete(self) -> None:
+        """Remove the topic with all its records and wait until it is gone, where there is one.
+
+        Raises:
+            LogUnavailableError: Not within `connect_timeout_s`.
+        """
+        self._questions.ask("deleting its topic", self._delete, needs="Delete")
+        with self._lock:
+            self._identity = None
+
+    def start_offset(self) -> int:
+        """As in the port."""
+        return self._offset(OffsetSpec.EARLIEST)
+
+    def high_watermark(self) -> int:
+        """As in the port."""
+        return self._offset(OffsetSpec.LATEST)  # read uncommitted: the high watermark itself
+
+    def read(
+        self, from_offset: int, to_offset: int, *, stall_s: float | None = None
+    ) -> Iterator[StoredRecord]:
+        """As in the port. The range is checked at once, the records come as they are asked for."""
+        start, end = self._limits()
+        if not start <= from_offset <= to_offset <= end:
+            wrong = from_offset if from_offset < start else to_offset
+            raise OutOfRangeError(self._connection.name, wrong, start, end)
+        stall_s = READ_STALL_S if stall_s is None else stall_s
+        return read_range(self._connection, from_offset, to_offset, stall_s, self._limits)
+
+    def _limits(self) -> tuple[int, int]:
+        return self.start_offset(), self.high_watermark()
+
+    def writer(self) -> LogWriter:
+        """As in the port. It connects at its first append.
+
+        Raises:
+            TopicError, LogUnavailableError, AccessError: As `open`, of a log that was opened to be read.
+        """
+        self._see_that_it_fits()
+        return KafkaWriter(self._connection)
+
+    def delete_below(self, offset: int) -> None:
+        """As in the port; a topic whose settings would lose history is refused, as by `open`."""
+        self._see_that_it_fits()
+        start, end = self._limits()
+        if offset > end:
+            raise OutOfRangeError(self._connection.name, offset, start, end)
+        if offset > start:
+            partition = self._partition
+
+            def delete(admin: Any) -> None:  # noqa: ANN401, the client has no types
+                admin.delete_records({partition: offset})
+
+            self._questions.ask("deleting records", delete, needs="Delete")
+
+    def close(self) -> None:
+        """As in the port."""
+        self._questions.close()
+
+    def _offset(self, spec: OffsetSpec) -> int:
+        _ = self.identity
+        partition = self._partition
+
+        def question(admin: Any) -> int:  # noqa: ANN401, the client has no types
+            offset: int = admin.list_partition_offsets({partition: spec})[partition].offset
+            return offset
+
+        return self._questions.ask("asking for its offsets", question, needs="Describe")
+
+    def _describe(self, admin: Any) -> tuple[str, dict[str, Any]]:  # noqa: ANN401
+        servers = self._connection.bootstrap_servers
+        refuse_old(self.topic, servers, admin._manager.broker_version_data)  # noqa: SLF001, pinned
+        described = admin.describe_topics([self.topic])[0]
+        if described["error_code"] == _NO_TOPIC:
+            return "", described
+        if described["error_code"] != 0 or not described["partitions"]:
+            raise errors.for_code(described["error_code"] or errors.LeaderNotAvailableError.errno)(
+                "described"
+            )
+        return cluster_of(admin)["cluster_id"], described
+
+    def _create(self, admin: Any) -> None:  # noqa: ANN401
+        if admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
+            return
+        replication = self._replication
+        if replication is None:
+            replication = min(_REPLICATION_MAX, len(cluster_of(admin)["brokers"]))
+        configs = settings_to_create(self._durability, replication)
+        if admin._manager.broker_version < _TIMESTAMP_BOUNDS_SINCE:  # noqa: SLF001, pinned
+            configs = {
+                name: value for name, value in configs.items() if name not in TIMESTAMP_BOUNDS
+            }
+        wanted = {"num_partitions": 1, "replication_factor": replication, "configs": configs}
+        try:
+            admin.create_topics({self.topic: wanted})
+        except errors.TopicAlreadyExistsError:
+            pass  # another driver was faster; `open` looks at what it made
+        except (
+            errors.InvalidReplicationFactorError,
+            errors.InvalidConfigurationError,
+            errors.PolicyViolationError,
+            errors.InvalidTopicError,
+        ) as error:
+            raise TopicError(
+                self.topic,
+                f"the broker refuses to create it with {replication} replicas ({error})",
+                "choose what it allows, or let its administrator create the topic",
+            ) from error
+        else:
+            _logging.info("created topic=%s replication=%d", self.topic, replication)
+        admin.wait_for_topics([self.topic], timeout_ms=self._connection.connect_timeout_s * 1000)
+
+    def _delete(self, admin: Any) -> None:  # noqa: ANN401
+        try:
+            admin.delete_topics([self.topic])
+        except errors.UnknownTopicOrPartitionError:
+            return
+        # `Questions` bounds this loop from outside, and closes the client under it.
+        while admin.describe_topics([self.topic])[0]["error_code"] != _NO_TOPIC:
+            time.sleep(_POLL_S)
+
+
+def topic_of(job_id: str, topic_prefix: str = "") -> str:
+    """The topic of a job's log.
+
+    Raises:
+        OptionError: The prefix cannot begin a topic's name.
+    """
+    if not _PREFIX.fullmatch(topic_prefix):
+        raise OptionError("topic_prefix", topic_prefix, "at most 100 of [A-Za-z0-9._-]")
+    return f"{topic_prefix}{job_id}.log"
+
+
+def list_jobs(
+    bootstrap_servers: str,
+    *,
+    topic_prefix: str = "",
+    security: Security | None = None,
+    connect_timeout_s: float = LOG_CONNECT_TIMEOUT_S,
+) -> tuple[str, ...]:
+    """The ids of the jobs that have a log at these brokers, sorted; those with that prefix only.
+
+    Topics that the user may not see are left out by the broker.
+
+    Raises:
+        LogUnavailableError: No answer within `connect_timeout_s`.
+    """
+    connection = Connection(
+        topic="(all topics)",
+        bootstrap_servers=bootstrap_servers,
+        security=security or Security(),
+        connect_timeout_s=connect_timeout_s,
+    )
+    questions = Questions(connection)
+    try:
+        names: list[str] = questions.ask("listing jobs", lambda admin: admin.list_topics())
+    finally:
+        questions.close()
+    ours = [one.removeprefix(topic_prefix) for one in names if one.startswith(topic_prefix)]
+    return tuple(sorted(found[1] for one in ours if (found := _TOPIC.fullmatch(one))))
+
+
+def _check_replication(replication: int | None) -> None:
+    if replication is not None and replication < 1:
+        raise OptionError("replication", replication, "1 or more")
+
+
+def _check_timeout(connect_timeout_s: float) -> None:
+    if connect_timeout_s <= 0:
+        raise OptionError("connect_timeout_s", connect_timeout_s, "above 0")
+
+
+def _check_retention(retention_ms: int) -> None:
+    if retention_ms < -1:
+        raise OptionError("retention_ms", retention_ms, "-1 for ever, or milliseconds")

@@ -1,0 +1,314 @@
+"""What records about attempts and events mean for the job state."""
+
+from __future__ import annotations
+
+from immutables import Map
+
+from coordlog.projections.job.failure_times import with_failure
+from coordlog.projections.job.grants import batch_grants
+from coordlog.projections.job.remembered import FORGETS, forget, is_remembered, weight, weights
+from coordlog.projections.job.skips import digest_of
+from coordlog.projections.job.state import (
+    AttemptState,
+    Completion,
+    DownEvent,
+    GatewayState,
+    HandedOver,
+    HeldEvent,
+    JobState,
+    KeptSplit,
+    Phase,
+    SubtaskState,
+    UpEvent,
+    sorted_items,
+)
+from coordlog.schemas.builtin_types import AttemptSnapshot, SplitFinished
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.record import Record
+
+__all__ = [
+    "attempt_failed",
+    "attempt_started",
+    "event_acked",
+    "event_failed",
+    "event_to_coordinator",
+    "event_to_subtask",
+    "poisoned",
+    "split_finished",
+    "subtask_completed",
+    "subtask_reset",
+    "with_attempt",
+]
+
+
+def required(value: int | None) -> int:
+    """A field that its kind always has."""
+    assert value is not None, "the kind has this field"
+    return value
+
+
+def with_attempt(state: JobState, attempt: AttemptState, **changes: object) -> JobState:
+    """The state with a changed live attempt, and `changes` of its own."""
+    subtask = evolve(state.subtasks[attempt.subtask], attempt=attempt)
+    return evolve(state, subtasks=state.subtasks.set(attempt.subtask, subtask), **changes)
+
+
+def attempt_started(state: JobState, record: Record) -> JobState:
+    """`ATTEMPT_STARTED`: the attempt is live, and each coordinator has a new open gateway to it."""
+    number, attempt_number = required(record.subtask), required(record.attempt_number)
+    known = state.subtasks[number]
+    stage_run = int(record.attributes["stage_run"])
+    task = int(record.attributes["spark_task_attempt_id"])
+    attempt = AttemptState(
+        subtask=number,
+        attempt_number=attempt_number,
+        epoch=record.epoch,
+        driver_id=record.driver_id,
+        stage_run=stage_run,
+        task_attempt_id=task,
+        started_sequence=required(record.sequence),
+        restored_checkpoint=required(record.checkpoint_id),
+        last_barrier=required(record.checkpoint_id),
+    )
+    subtask = evolve(
+        known,
+        next_attempt_number=attempt_number + 1,
+        newest_task=(record.epoch, stage_run, task),
+        is_reset=False,
+        attempt=attempt,
+    )
+    return evolve(
+        state,
+        subtasks=state.subtasks.set(number, subtask),
+        live_count=state.live_count + 1,
+    )
+
+
+def event_to_subtask(state: JobState, record: Record) -> JobState:
+    """`EVENT_TO_SUBTASK`: sent, un-acked, and held where a checkpoint holds the gateway."""
+    if FORGETS in record.attributes:
+        state = forget(state)
+    operator_id, subtask = record.operator_id or "", required(record.subtask)
+    event = DownEvent(
+        sequence=required(record.sequence),
+        operator_id=operator_id,
+        subtask=subtask,
+        attempt_number=required(record.attempt_number),
+        event_id=required(record.event_id),
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+        is_loss_tolerant=record.attributes.get("loss_tolerant") == "true",
+    )
+    gateway = gateway_of(state, operator_id, subtask, event.attempt_number)
+    held = gateway.held
+    if gateway.closed_by:
+        held = (*held, HeldEvent(event=event, held_by=gateway.closed_by))
+    gateway = evolve(gateway, held=held, unacked=gateway.unacked.set(event.event_id, event))
+    attempt = state.attempt(subtask, event.attempt_number)
+    assert attempt is not None, "an event is sent to a live attempt"
+    gateways = state.gateways.set((operator_id, subtask), gateway)
+    if not is_remembered(state, event):
+        return evolve(state, gateways=gateways, next_event_id=event.event_id + 1)
+    return with_attempt(
+        state,
+        evolve(attempt, sent=attempt.sent.set(event.sequence, event)),
+        gateways=gateways,
+        next_event_id=event.event_id + 1,
+        remembered_bytes=state.remembered_bytes + weight(event.payload),
+    )
+
+
+def gateway_of(
+    state: JobState, operator_id: str, subtask: int, attempt_number: int
+) -> GatewayState:
+    """The gateway to that attempt; an open, empty one where nothing has passed it yet."""
+    known = state.gateways.get((operator_id, subtask))
+    if known is None or known.attempt_number != attempt_number:
+        return GatewayState(attempt_number=attempt_number)
+    return known
+
+
+def _without_event(state: JobState, record: Record) -> JobState:
+    key = (record.operator_id or "", required(record.subtask))
+    event_id = required(record.event_id)
+    gateway = state.gateways.get(key)
+    if gateway is None or event_id not in gateway.unacked:
+        return state
+    held = gateway.held
+    if held:
+        held = tuple(one for one in held if one.event.event_id != event_id)
+    gateway = evolve(gateway, unacked=gateway.unacked.delete(event_id), held=held)
+    state = evolve(state, gateways=state.gateways.set(key, gateway))
+    if not state.pending:
+        return state
+    pending = state.pending
+    for checkpoint_id, one in sorted_items(pending):
+        if event_id in one.waiting:
+            pending = pending.set(checkpoint_id, evolve(one, waiting=one.waiting.delete(event_id)))
+    return evolve(state, pending=pending)
+
+
+def event_acked(state: JobState, record: Record) -> JobState:
+    """`EVENT_ACKED`: no checkpoint waits for it any more."""
+    if state.poison:
+        gateway = state.gateways.get((record.operator_id or "", required(record.subtask)))
+        event = None if gateway is None else gateway.unacked.get(required(record.event_id))
+        if event is not None:
+            key = f"event:{event.operator_id}/{event.payload_type}/{digest_of(event.payload)}"
+            if key in state.poison:
+                state = evolve(state, poison=state.poison.delete(key))
+    return _without_event(state, record)
+
+
+def event_failed(state: JobState, record: Record) -> JobState:
+    """`EVENT_FAILED`: it reaches nobody; whether that fails a checkpoint is decided by what it stands with."""
+    if record.attributes.get("never_sent") == "true":
+        return evolve(state, next_event_id=required(record.event_id) + 1)
+    return _without_event(state, record)
+
+
+def event_to_coordinator(state: JobState, record: Record) -> JobState:
+    """`EVENT_TO_COORDINATOR`: channel state, perhaps, of checkpoints whose barrier is to come."""
+    if FORGETS in record.attributes:
+        state = forget(state)
+    attempt = state.attempt(required(record.subtask), required(record.attempt_number))
+    assert attempt is not None, "an event is handled from a live attempt"
+    event = UpEvent(
+        sequence=required(record.sequence),
+        operator_id=record.operator_id or "",
+        subtask=attempt.subtask,
+        attempt_number=attempt.attempt_number,
+        event_id=required(record.event_id),
+        last_barrier=required(record.last_barrier),
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+    )
+    if not is_remembered(state, event):
+        return state
+    return with_attempt(
+        state,
+        evolve(attempt, received=attempt.received.set(event.sequence, event)),
+        remembered_bytes=state.remembered_bytes + weight(event.payload),
+    )
+
+
+def attempt_failed(state: JobState, record: Record) -> JobState:
+    """`ATTEMPT_FAILED`: what it handed over after the last completed checkpoint is given up with it (clause I4)."""
+    number = required(record.subtask)
+    known = state.subtasks[number]
+    gateways = state.gateways
+    for operator_id in (*state.operators, *state.former_operators):
+        if (operator_id, number) in gateways:
+            gateways = gateways.delete((operator_id, number))
+    lost = known.attempt
+    gone = 0 if lost is None else weights(lost.received, lost.sent)
+    return evolve(
+        state,
+        subtasks=state.subtasks.set(number, evolve(known, attempt=None)),
+        live_count=state.live_count - (lost is not None),
+        remembered_bytes=state.remembered_bytes - gone,
+        gateways=gateways,
+        poison=poisoned(state.poison, record),
+        reasons=(record.reason or "", *state.reasons)[:5],
+    )
+
+
+def poisoned(poison: Map[str, int], record: Record) -> Map[str, int]:
+    """Failures in a row by event and split, with this failure's; a final one is not its split's fault."""
+    if "final" in record.attributes:
+        return poison
+    for what in ("split_id", "event"):
+        if what in record.attributes:
+            key = f"{what}:{record.attributes[what]}"
+            poison = poison.set(key, poison.get(key, 0) + 1)
+    return poison
+
+
+def subtask_reset(state: JobState, record: Record) -> JobState:
+    """`SUBTASK_RESET`: where the next attempt begins. Counted by the restart policy."""
+    number = required(record.subtask)
+    subtask = evolve(
+        state.subtasks[number], restore_from=required(record.checkpoint_id), is_reset=True
+    )
+    return evolve(
+        state,
+        subtasks=state.subtasks.set(number, subtask),
+        stale=tuple(one for one in state.stale if one != number) if state.stale else (),
+        failures_us=with_failure(state, record, is_counted_by_default=True),
+        timeouts_in_a_row=0,
+    )
+
+
+def split_finished(state: JobState, record: Record, value: SplitFinished) -> JobState:
+    """`SPLIT_FINISHED`: with the committables that hold all its rows it stays finished (L4)."""
+    poison_key = f"split_id:{value.split_id}"
+    if poison_key in state.poison:
+        state = evolve(state, poison=state.poison.delete(poison_key))
+    if not state.is_batch or record.attributes.get("kept") != "true":
+        return state
+    operator_id = record.operator_id or ""
+    kept = KeptSplit(
+        operator_id=operator_id,
+        split_id=value.split_id,
+        subtask=required(record.subtask),
+        attempt_number=required(record.attempt_number),
+        sequence=required(record.sequence),
+        committables=tuple(value.committables),
+    )
+    return evolve(state, kept_splits=state.kept_splits.set((operator_id, value.split_id), kept))
+
+
+def subtask_completed(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
+    """`SUBTASK_COMPLETED`: it counts as the barrier and the ack of every pending checkpoint (clause F8)."""
+    number, attempt_number = required(record.subtask), required(record.attempt_number)
+    known = state.subtasks[number]
+    attempt = known.attempt
+    assert attempt is not None, "a live attempt completes its subtask"
+    # It has no failover any more, and a checkpoint that begins from here on is cut after all of them.
+    received = attempt.received if state.pending else Map[int, UpEvent]()
+    remembered = state.remembered_bytes - weights(attempt.received, attempt.sent)
+    completion = Completion(
+        attempt_number=attempt_number,
+        sequence=required(record.sequence),
+        states=tuple(value.states),
+        handed_over=attempt.handed_over,
+        ungranted=tuple(value.committables),
+        received=received,
+    )
+    state = evolve(
+        state,
+        subtasks=state.subtasks.set(number, evolve(known, attempt=None, completion=completion)),
+        finished_count=state.finished_count + 1,
+        live_count=state.live_count - 1,
+        remembered_bytes=remembered + weights(received),
+    )
+    gateways = state.gateways
+    for operator_id in state.operators:
+        if (operator_id, number) in gateways:
+            gateways = gateways.delete((operator_id, number))
+    pending = state.pending
+    for checkpoint_id, one in sorted_items(pending):
+        if one.attempts.get(number) == attempt_number and number not in one.acks:
+            finished = tuple(sorted((*one.finished, number)))
+            pending = pending.set(
+                checkpoint_id,
+                evolve(one, attempts=one.attempts.delete(number), finished=finished),
+            )
+    state = evolve(state, gateways=gateways, pending=pending)
+    if state.is_batch and state.finished_count == state.parallelism:
+        return evolve(state, phase=Phase.ENDING, granted=state.granted.set(-1, batch_grants(state)))
+    if state.finished_count == state.parallelism:
+        return evolve(
+            state, aborts_in_a_row=0
+        )  # those before are not of the last checkpoint (clause H5)
+    return state
+
+
+def handed(checkpoint_id: int, value: AttemptSnapshot) -> HandedOver:
+    """What an attempt hands over at a barrier."""
+    return HandedOver(checkpoint_id=checkpoint_id, committables=tuple(value.committables))
+
+
+def fresh_subtasks(parallelism: int) -> Map[int, SubtaskState]:
+    """Subtasks that have had no attempt yet."""
+    return Map({number: SubtaskState(subtask=number) for number in range(parallelism)})

@@ -1,0 +1,478 @@
+"""What records about checkpoints and resets mean for the job state."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from immutables import Map
+
+from coordlog.projections.job.attempts import gateway_of, handed, required, with_attempt
+from coordlog.projections.job.branches import (
+    abandoned_by_reset,
+    allowed_by,
+    destinations_in,
+    kept_numbers,
+    needed_by,
+)
+from coordlog.projections.job.failure_times import with_failure
+from coordlog.projections.job.remembered import weights
+from coordlog.projections.job.state import (
+    CompletedCheckpoint,
+    Completion,
+    Cut,
+    FinishedPart,
+    GatewayState,
+    Granted,
+    HeldEvent,
+    JobState,
+    PendingCheckpoint,
+    Phase,
+    SubtaskState,
+    UpEvent,
+    sorted_items,
+    sorted_values,
+)
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    Committable,
+    OperatorState,
+)
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.record import NO_CHECKPOINT, Record
+
+__all__ = [
+    "REFUSED_CONNECTIONS",
+    "barrier_injected",
+    "channel_state",
+    "checkpoint_aborted",
+    "checkpoint_acked",
+    "checkpoint_completed",
+    "checkpoint_triggered",
+    "completed_from",
+    "coordinator_checkpointed",
+    "reset_to_checkpoint",
+    "restored_subtasks",
+]
+
+REFUSED_CONNECTIONS: Final = "refused_connections"
+"""On `CHECKPOINT_TRIGGERED`: how many the endpoint has refused since the one before; absent where none."""
+
+
+def checkpoint_triggered(state: JobState, record: Record, value: CheckpointTriggered) -> JobState:
+    """`CHECKPOINT_TRIGGERED`: it waits for every coordinator and for these attempts."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = PendingCheckpoint(
+        checkpoint_id=checkpoint_id,
+        triggered_sequence=required(record.sequence),
+        triggered_us=record.timestamp_us,
+        attempts=Map({one.subtask: one.attempt_number for one in value.attempts}),
+        finished=tuple(value.finished_subtasks),
+    )
+    return evolve(
+        state,
+        pending=state.pending.set(checkpoint_id, pending),
+        next_checkpoint_id=checkpoint_id + 1,
+    )
+
+
+def coordinator_checkpointed(state: JobState, record: Record) -> JobState:
+    """`COORDINATOR_CHECKPOINTED`: the cut; this operator's gateways close (clause G1)."""
+    checkpoint_id, operator_id = required(record.checkpoint_id), record.operator_id or ""
+    pending = state.pending[checkpoint_id]
+    gateways, waiting = state.gateways, pending.waiting
+    for subtask, attempt_number in sorted_items(pending.attempts):
+        if state.attempt(subtask, attempt_number) is None or subtask in pending.acks:
+            continue
+        gateway = gateway_of(state, operator_id, subtask, attempt_number)
+        for event_id, event in sorted_items(gateway.unacked):
+            if not event.is_loss_tolerant:
+                waiting = waiting.set(event_id, None)
+        closed = evolve(gateway, closed_by=(*gateway.closed_by, checkpoint_id))
+        gateways = gateways.set((operator_id, subtask), closed)
+    cut = Cut(
+        sequence=required(record.sequence),
+        state=record.payload,
+        projection=state.projections.get(operator_id),
+    )
+    pending = evolve(pending, cuts=pending.cuts.set(operator_id, cut), waiting=waiting)
+    return evolve(state, gateways=gateways, pending=state.pending.set(checkpoint_id, pending))
+
+
+def _opened(gateway: GatewayState, checkpoint_id: int) -> GatewayState:
+    """The gateway with that one checkpoint's hold gone (clauses G3, F10); what nothing holds any more has left it."""
+    if checkpoint_id not in gateway.closed_by:
+        return gateway
+    held: list[HeldEvent] = []
+    for one in gateway.held:
+        holders = tuple(c for c in one.held_by if c != checkpoint_id)
+        if holders or held:
+            held.append(evolve(one, held_by=holders))
+    closed_by = tuple(c for c in gateway.closed_by if c != checkpoint_id)
+    return evolve(gateway, closed_by=closed_by, held=tuple(held))
+
+
+def _open_gateways(state: JobState, checkpoint_id: int, subtask: int | None) -> JobState:
+    gateways = state.gateways
+    for key, gateway in sorted_items(gateways):
+        if subtask is None or key[1] == subtask:
+            opened = _opened(gateway, checkpoint_id)
+            if opened is not gateway:
+                gateways = gateways.set(key, opened)
+    return evolve(state, gateways=gateways)
+
+
+def checkpoint_acked(state: JobState, record: Record, value: AttemptSnapshot) -> JobState:
+    """`CHECKPOINT_ACKED`: the attempt has handed over; its gateways reopen; late ones hand over all the same (I4)."""
+    subtask, checkpoint_id = required(record.subtask), required(record.checkpoint_id)
+    attempt = state.attempt(subtask, required(record.attempt_number))
+    assert attempt is not None, "a live attempt acks"
+    over = attempt.handed_over
+    if value.committables:
+        over = (*over, handed(checkpoint_id, value))
+    state = with_attempt(state, evolve(attempt, last_barrier=checkpoint_id, handed_over=over))
+    pending = state.pending.get(checkpoint_id)
+    if pending is not None:
+        pending = evolve(pending, acks=pending.acks.set(subtask, tuple(value.states)))
+        state = evolve(state, pending=state.pending.set(checkpoint_id, pending))
+    gateways = state.gateways
+    for operator_id in state.operators:
+        key = (operator_id, subtask)
+        if key in gateways:
+            gateways = gateways.set(key, _opened(gateways[key], checkpoint_id))
+    return evolve(state, gateways=gateways)
+
+
+def checkpoint_aborted(state: JobState, record: Record) -> JobState:
+    """`CHECKPOINT_ABORTED`: its gateways reopen; nothing that was handed over is taken away (clause E4)."""
+    checkpoint_id = required(record.checkpoint_id)
+    state = _open_gateways(state, checkpoint_id, None)
+    timed_out = record.attributes.get("timed_out") == "true"
+    subsumed = record.attributes.get("subsumed") == "true"
+    if state.finished_count == state.parallelism and not subsumed:
+        # A stream's last: once it has been tried often enough, its reasons are the job's (clause H5).
+        state = evolve(state, reasons=(record.reason or "", *state.reasons)[:5])
+    return evolve(
+        state,
+        pending=state.pending.delete(checkpoint_id),
+        aborts_in_a_row=state.aborts_in_a_row + (0 if subsumed else 1),
+        timeouts_in_a_row=state.timeouts_in_a_row + (1 if timed_out else 0),
+    )
+
+
+def channel_state(state: JobState, pending: PendingCheckpoint) -> tuple[UpEvent, ...]:
+    """What was on its way up across the cut of a whole checkpoint, in log order."""
+    events: list[UpEvent] = []
+    for number in sorted({*pending.attempts, *pending.finished}):
+        subtask = state.subtasks[number]
+        if subtask.attempt is not None and number in pending.attempts:
+            received = subtask.attempt.received
+        elif subtask.completion is not None:
+            received = subtask.completion.received
+        else:
+            continue
+        for _, one in sorted_items(received):
+            cut = pending.cuts.get(one.operator_id)
+            is_before = one.last_barrier < pending.checkpoint_id
+            if cut is not None and is_before and one.sequence > cut.sequence:
+                events.append(one)
+    return tuple(sorted(events, key=lambda event: event.sequence))
+
+
+def completed_from(
+    state: JobState, pending: PendingCheckpoint, sequence: int
+) -> CompletedCheckpoint:
+    """The checkpoint that a whole pending one becomes with the `CHECKPOINT_COMPLETED` at `sequence`."""
+    return CompletedCheckpoint(
+        checkpoint_id=pending.checkpoint_id,
+        sequence=sequence,
+        parallelism=state.parallelism,
+        cuts=pending.cuts,
+        states=pending.acks,
+        finished=Map({n: _finished_part(state, n) for n in pending.finished}),
+        in_flight=channel_state(state, pending),
+        abandoned=state.abandoned,
+        destinations=Map(destinations_in(state.launch.get("operators", "[]"))),
+    )
+
+
+def checkpoint_completed(state: JobState, record: Record, value: CheckpointMetadata) -> JobState:
+    """`CHECKPOINT_COMPLETED`: where the next failure goes back to, and what may be committed."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = state.pending[checkpoint_id]
+    completed = completed_from(state, pending, required(record.sequence))
+    state = _granted(state, pending)
+    state = _open_gateways(state, checkpoint_id, None)
+    state = _pruned(state, pending)
+    retained, kept = state.completed.set(checkpoint_id, completed), kept_numbers(state)
+    for old, _ in sorted_items(retained):
+        if old < value.oldest_retained and old not in kept:
+            retained = retained.delete(old)
+    return evolve(
+        state,
+        set_aside=needed_by(state, state.set_aside, retained),
+        pending=state.pending.delete(checkpoint_id),
+        completed=retained,
+        last_checkpoint=checkpoint_id,
+        owed_complete=checkpoint_id,
+        aborts_in_a_row=0,
+        timeouts_in_a_row=0,
+    )
+
+
+def _finished_part(state: JobState, number: int) -> FinishedPart:
+    completion = state.subtasks[number].completion
+    assert completion is not None, "a finished subtask has a completion"
+    return FinishedPart(
+        attempt_number=completion.attempt_number,
+        sequence=completion.sequence,
+        states=completion.states,
+    )
+
+
+def _granted(state: JobState, pending: PendingCheckpoint) -> JobState:
+    """Clause I4: all that the attempts which acked it had handed over by then, and what finished subtasks had made."""
+    grants: list[Granted] = []
+    for number in sorted({*pending.acks, *pending.finished}):
+        subtask = state.subtasks[number]
+        attempt, completion = subtask.attempt, subtask.completion
+        if number in pending.finished:
+            assert completion is not None, "a finished subtask has a completion"
+            attempt_number, committables = completion.attempt_number, completion.all_committables()
+            done = evolve(completion, handed_over=(), ungranted=())
+            subtask = evolve(subtask, completion=done)
+        elif attempt is not None:
+            attempt_number = attempt.attempt_number
+            given = [h for h in attempt.handed_over if h.checkpoint_id <= pending.checkpoint_id]
+            rest = [h for h in attempt.handed_over if h.checkpoint_id > pending.checkpoint_id]
+            committables = tuple(one for h in given for one in h.committables)
+            subtask = evolve(subtask, attempt=evolve(attempt, handed_over=tuple(rest)))
+        else:
+            # Acked by its barrier, completed since: what it made after the barrier waits for the next checkpoint.
+            attempt_number, committables, subtask = _split_completion(subtask, pending)
+        state = evolve(state, subtasks=state.subtasks.set(number, subtask))
+        grants.extend(
+            Granted(
+                operator_id=one.operator_id,
+                subtask=number,
+                attempt_number=attempt_number,
+                split_id=None,
+                content=one.content,
+            )
+            for one in committables
+        )
+    if not grants:
+        return state
+    return evolve(state, granted=state.granted.set(pending.checkpoint_id, tuple(grants)))
+
+
+def _split_completion(
+    subtask: SubtaskState, pending: PendingCheckpoint
+) -> tuple[int, tuple[Committable, ...], SubtaskState]:
+    completion = subtask.completion
+    assert completion is not None, "it acked, so that it is live or has completed"
+    given = [h for h in completion.handed_over if h.checkpoint_id <= pending.checkpoint_id]
+    rest = [h for h in completion.handed_over if h.checkpoint_id > pending.checkpoint_id]
+    changed = evolve(completion, handed_over=tuple(rest))
+    committables = tuple(one for h in given for one in h.committables)
+    return completion.attempt_number, committables, evolve(subtask, completion=changed)
+
+
+def _pruned(state: JobState, pending: PendingCheckpoint) -> JobState:
+    """Forget the events that no later failover can need."""
+    oldest_cuts = _oldest_cuts_above(state, pending.checkpoint_id)
+
+    def kept(received: Map[int, UpEvent]) -> Map[int, UpEvent]:
+        for sequence, one in sorted_items(received):
+            # What crossed the cut of a checkpoint that is still pending is that one's channel state.
+            is_needed = sequence > oldest_cuts.get(one.operator_id, sequence)
+            if one.last_barrier < pending.checkpoint_id and not is_needed:
+                received = received.delete(sequence)
+        return received
+
+    subtasks, remembered = state.subtasks, state.remembered_bytes
+    for number in sorted({*pending.attempts, *pending.finished}):
+        subtask = subtasks[number]
+        if subtask.attempt is not None:
+            was, sent = subtask.attempt, subtask.attempt.sent
+            for sequence, down in sorted_items(sent):
+                cut = pending.cuts.get(down.operator_id)
+                if cut is not None and sequence < cut.sequence:
+                    sent = sent.delete(sequence)
+            # What is forgotten came before the trigger: none was pending then.
+            attempt = evolve(was, received=kept(was.received), sent=sent, has_forgotten=False)
+            remembered += weights(attempt.received, sent) - weights(was.received, was.sent)
+            subtasks = subtasks.set(number, evolve(subtask, attempt=attempt))
+        elif subtask.completion is not None:
+            received = kept(subtask.completion.received)
+            remembered += weights(received) - weights(subtask.completion.received)
+            completion = evolve(subtask.completion, received=received)
+            subtasks = subtasks.set(number, evolve(subtask, completion=completion))
+    return evolve(state, subtasks=subtasks, remembered_bytes=remembered)
+
+
+def _oldest_cuts_above(state: JobState, checkpoint_id: int) -> dict[str, int]:
+    """By operator, where the oldest pending checkpoint above `checkpoint_id` was cut."""
+    oldest: dict[str, int] = {}
+    for other, one in sorted_items(state.pending):
+        if other > checkpoint_id:
+            for operator_id, cut in sorted_items(one.cuts):
+                oldest.setdefault(operator_id, cut.sequence)
+    return oldest
+
+
+def reset_to_checkpoint(state: JobState, record: Record, initial: Map[str, Any]) -> JobState:
+    """`RESET_TO_CHECKPOINT`: everything back to what n holds, but what is never put back."""
+    checkpoint_id = required(record.checkpoint_id)
+    checkpoint = None if checkpoint_id == NO_CHECKPOINT else state.completed[checkpoint_id]
+    finished_count = 0
+    known, subtasks = state.subtasks.update(state.retired), Map[int, SubtaskState]()
+    for number in range(state.parallelism):
+        completion = None if checkpoint is None else _completion_in(state, checkpoint, number)
+        finished_count += completion is not None
+        changed = evolve(
+            known.get(number) or SubtaskState(subtask=number),
+            restore_from=checkpoint_id,
+            is_reset=True,
+            attempt=None,
+            completion=completion,
+        )
+        subtasks = subtasks.set(number, changed)
+    retired = Map[int, SubtaskState]()
+    for number, subtask in sorted_items(known):
+        if number >= state.parallelism:
+            retired = retired.set(number, evolve(subtask, attempt=None, completion=None))
+    projections = initial
+    if checkpoint is not None:
+        for operator_id, cut in sorted_items(checkpoint.cuts):
+            if operator_id in initial:
+                projections = projections.set(operator_id, cut.projection)
+    retained, kept = state.completed, kept_numbers(state)
+    granted, others = allowed_by(state, checkpoint_id)
+    for other, _ in sorted_items(retained):
+        if other > checkpoint_id and other not in kept:
+            retained = retained.delete(other)
+    return evolve(
+        state,
+        phase=Phase.RUNNING,
+        is_another_jobs=False,
+        subtasks=subtasks,
+        retired=retired,
+        finished_count=finished_count,
+        live_count=0,
+        stale=(),
+        gateways=Map(),
+        remembered_bytes=0,
+        pending=Map(),
+        completed=retained,
+        last_checkpoint=checkpoint_id,
+        abandoned=abandoned_by_reset(state, checkpoint_id),
+        granted=granted,
+        set_aside=needed_by(state, others, retained),
+        kept_splits=Map(),
+        owed_redeliveries=() if checkpoint is None else checkpoint.in_flight,
+        owed_complete=None if checkpoint is None else checkpoint_id,
+        is_restore_owed=checkpoint is not None,
+        aborts_in_a_row=0,
+        timeouts_in_a_row=0,
+        failures_us=with_failure(state, record, is_counted_by_default=True),
+        projections=projections,
+    )
+
+
+def restored_subtasks(was: int, now: int, subtask: int) -> tuple[int, ...]:
+    """Whose parts of a checkpoint of parallelism `was` a subtask of `now` is restored with (clause E7).
+
+    Its own, where there are no fewer subtasks now; else also those that are left over, dealt in
+    turn. A subtask that the checkpoint did not have begins afresh.
+    """
+    if now == was:
+        return (subtask,)
+    return tuple(range(subtask, was, min(was, now)))
+
+
+def states_of(state: JobState, subtask: int) -> tuple[OperatorState, ...]:
+    """What the next attempt of a subtask is restored with; of another parallelism perhaps several of an operator."""
+    checkpoint = state.completed.get(state.subtasks[subtask].restore_from)
+    if checkpoint is None:
+        return ()
+    found: list[OperatorState] = []
+    for number in restored_subtasks(checkpoint.parallelism, state.parallelism, subtask):
+        part = checkpoint.finished.get(number)
+        found.extend(checkpoint.states.get(number, ()) if part is None else part.states)
+    return tuple(found)
+
+
+def _completion_in(
+    state: JobState, checkpoint: CompletedCheckpoint, subtask: int
+) -> Completion | None:
+    """That a subtask has finished in a checkpoint: all of what it is restored with has."""
+    numbers = restored_subtasks(checkpoint.parallelism, state.parallelism, subtask)
+    parts = [checkpoint.finished[one] for one in numbers if one in checkpoint.finished]
+    if not numbers or len(parts) < len(numbers):
+        return None
+    return Completion(
+        attempt_number=max(part.attempt_number for part in parts),
+        sequence=max(part.sequence for part in parts),
+        states=tuple(one for part in parts for one in part.states),
+        ungranted=(),
+    )
+
+
+def coordinator_state(state: JobState, checkpoint_id: int, operator_id: str) -> bytes | None:
+    """The bytes that a coordinator is reset with; None where its state is the fold at the cut, or there is none."""
+    checkpoint = state.completed.get(checkpoint_id)
+    cut = None if checkpoint is None else checkpoint.cuts.get(operator_id)
+    return None if cut is None else cut.state
+
+
+def missing(state: JobState, pending: PendingCheckpoint, operators: tuple[str, ...]) -> str:
+    """Who is missing from a pending checkpoint, for people (clause F12)."""
+    coordinators = [one for one in operators if one not in pending.cuts]
+    late = late_attempts(state, pending)
+    subtasks = ", ".join(str(subtask) for subtask, _ in late)
+    parts = []
+    if coordinators:
+        parts.append(f"cuts of the coordinators {', '.join(coordinators)}")
+    if pending.waiting:
+        count = len(pending.waiting)
+        parts.append(f"acks of {count} events sent before the cuts, of the subtasks {subtasks}")
+    if pending.is_injected and late:
+        parts.append(f"acks of the subtasks {subtasks}")
+    return " and ".join(parts) or "nothing"
+
+
+def late_attempts(state: JobState, pending: PendingCheckpoint) -> list[tuple[int, int]]:
+    """Subtask and number of the attempts that a pending checkpoint waits for now; none where it is a coordinator."""
+    if pending.is_injected:
+        return [one for one in sorted_items(pending.attempts) if one[0] not in pending.acks]
+    late: dict[int, int] = {}
+    for (_, subtask), gateway in sorted_items(state.gateways):
+        if any(event_id in pending.waiting for event_id in sorted(gateway.unacked)):
+            late[subtask] = gateway.attempt_number
+    return sorted(late.items())
+
+
+def held_committables(state: JobState, operator_id: str) -> tuple[bytes, ...]:
+    """Every committable of an operator that the job state holds, on any branch: what cleaning must keep."""
+    held: list[Committable] = []
+    for subtask in sorted_values(state.subtasks):
+        if subtask.attempt is not None:
+            for over in subtask.attempt.handed_over:
+                held.extend(over.committables)
+        if subtask.completion is not None:
+            held.extend(subtask.completion.all_committables())
+    for kept in sorted_values(state.kept_splits):
+        held.extend(kept.committables)
+    contents = [one.content for one in held if one.operator_id == operator_id]
+    for granted in (*sorted_values(state.granted), *sorted_values(state.set_aside)):
+        contents.extend(one.content for one in granted if one.operator_id == operator_id)
+    return tuple(contents)
+
+
+def barrier_injected(state: JobState, record: Record) -> JobState:
+    """`BARRIER_INJECTED`: all cuts are made and all events sent before them are acked."""
+    checkpoint_id = required(record.checkpoint_id)
+    pending = evolve(state.pending[checkpoint_id], is_injected=True)
+    return evolve(state, pending=state.pending.set(checkpoint_id, pending))

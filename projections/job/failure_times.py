@@ -1,0 +1,47 @@
+"""When the failures happened that the restart policy counts: by the clock of the driver that recorded them.
+
+Times of records never go back. So they stand still for as long as an earlier clock was ahead, and failures of many
+hours would seem to be of one moment. While they do, records of failures hold the clock's own reading as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coordlog.projections.job.state import JobState
+from coordlog.schemas.record import Kind, Record
+
+__all__ = ["CLOCK_US", "FAILURES", "failure_us", "with_failure"]
+
+CLOCK_US: Final = "clock_us"
+"""Attribute with the reading of the driver's clock, microseconds since 1970, UTC; absent if it is the record's time."""
+
+FAILURES: Final[frozenset[Kind]] = frozenset(
+    {
+        Kind.ATTEMPT_FAILED,
+        Kind.GLOBAL_FAILURE,
+        Kind.SUBTASK_RESET,
+        Kind.RESET_TO_CHECKPOINT,
+        Kind.COORDINATORS_STARTED,
+        Kind.JOB_FAILED,
+    }
+)
+"""Kinds of the records that the policy counts, and of those whose turns ask it."""
+
+_COUNT_MAX: Final = 1_000
+"""Failures whose times are kept: far more than any policy counts."""
+
+
+def failure_us(record: Record) -> int:
+    """When a failure happened, by its driver's clock: microseconds since 1970, UTC."""
+    return int(record.attributes.get(CLOCK_US, record.timestamp_us))
+
+
+def with_failure(
+    state: JobState, record: Record, *, is_counted_by_default: bool
+) -> tuple[int, ...]:
+    """The times of the counted failures with this record's, if it counts."""
+    default = "true" if is_counted_by_default else "false"
+    if record.attributes.get("counted", default) != "true":
+        return state.failures_us
+    return (*state.failures_us, failure_us(record))[-_COUNT_MAX:]

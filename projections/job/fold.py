@@ -1,0 +1,480 @@
+"""The fold that the driver lives on: `apply(state, record) -> state`, the one way in which a job's state changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from immutables import Map
+
+from coordlog.errors import PayloadStoreUnreachableError, RecordError
+from coordlog.projections.job import attempts, checkpoints, skips
+from coordlog.projections.job import savepoints as keeps
+from coordlog.projections.job.branches import GOING_BACK, destinations_in
+from coordlog.projections.job.failure_times import with_failure
+from coordlog.projections.job.grants import COVERS, without_covered
+from coordlog.projections.job.lifecycle import JOB
+from coordlog.projections.job.reopen import is_opened_again, opened_again, with_opening
+from coordlog.projections.job.state import (
+    END_COMMITTED,
+    FORMER_DEAD,
+    MARK,
+    DriverStop,
+    JobState,
+    OpenIntent,
+    Phase,
+    sorted_items,
+)
+from coordlog.projections.job.stops import mark_of_stop
+from coordlog.projections.operators.operator_projection import OperatorProjection
+from coordlog.schemas.builtin_types import (
+    AttemptSnapshot,
+    CheckpointMetadata,
+    CheckpointTriggered,
+    EventSkipped,
+    SplitFinished,
+)
+from coordlog.schemas.checkpoint_metadata import read_metadata
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = ["JobProjection"]
+
+_FOR_ALL_OPERATORS: Final = frozenset(
+    {
+        Kind.ATTEMPT_STARTED,
+        Kind.ATTEMPT_FAILED,
+        Kind.SUBTASK_RESET,
+        Kind.SUBTASK_COMPLETED,
+        Kind.RESET_TO_CHECKPOINT,
+        Kind.CHECKPOINT_TRIGGERED,
+        Kind.CHECKPOINT_ACKED,
+        Kind.CHECKPOINT_COMPLETED,
+        Kind.CHECKPOINT_ABORTED,
+    }
+)
+"""Kinds that every operator's projection is given although they name no operator."""
+
+
+class JobProjection:
+    """Folds a job's records; pure. Knows the job's payload types and its operators' projections, and nothing else.
+
+    Args:
+        types: The job's.
+        operators: The projections of those that have one.
+        is_partial: These are not all of its types: a payload of another one is None to projections.
+    """
+
+    __slots__ = ("_initial", "_is_partial", "_operators", "types")
+
+    def __init__(
+        self,
+        types: PayloadTypes,
+        operators: Mapping[str, OperatorProjection[Any]],
+        *,
+        is_partial: bool = False,
+    ) -> None:
+        self.types, self._is_partial = types, is_partial
+        self._operators = dict(sorted(operators.items()))
+        self._initial: Map[str, Any] = Map(
+            {operator_id: one.initial for operator_id, one in self._operators.items()}
+        )
+
+    @property
+    def operators(self) -> Mapping[str, OperatorProjection[Any]]:
+        """The projections of the operators that have one, by operator id, sorted."""
+        return self._operators
+
+    def initial(self) -> JobState:
+        """The state before the first record."""
+        return JobState(projections=self._initial)
+
+    def fold(self, state: JobState, records: Iterable[Record]) -> JobState:
+        """The state after `records`, each of which counts."""
+        for record in records:
+            state = self.apply(state, record)
+        return state
+
+    def apply(self, state: JobState, record: Record) -> JobState:
+        """The state after one more record that counts.
+
+        Raises:
+            RecordError: The record cannot stand here, its payload cannot be read, or an operator's
+                projection raised. Fatal: whoever wrote it erred.
+            PayloadStoreUnreachableError: A payload that a projection is given cannot be read now; the record is whole.
+        """
+        try:
+            return self._apply(state, record)
+        except PayloadStoreUnreachableError:
+            raise
+        except Exception as error:
+            where = -1 if record.sequence is None else record.sequence
+            raise RecordError(
+                where,
+                record.kind.value,
+                f"it cannot be applied at sequence {where}: {type(error).__name__}: {error}",
+            ) from error
+
+    def _apply(self, state: JobState, record: Record) -> JobState:
+        if record.kind is Kind.EPOCH_STARTED:
+            return _epoch_started(state, record)
+        sequence = attempts.required(record.sequence)
+        assert sequence == state.next_sequence, (
+            f"sequence {sequence} where {state.next_sequence} is the next"
+        )
+        phase = JOB[state.phase].get(record.kind)
+        value = self._value(record)
+        changed = self._by_kind(state, record, value)
+        if changed is state:
+            changed = evolve(state)
+        place = changed.__dict__  # of a copy that nobody else has yet
+        place["next_sequence"], place["timestamp_us"] = sequence + 1, record.timestamp_us
+        if phase is not None:
+            place["phase"] = phase
+        projected = self._project(state, changed, record, value)
+        return with_opening(projected, record) if is_opened_again(record) else projected
+
+    def _value(self, record: Record) -> Payload | None:
+        """The record's payload, where somebody here looks into it."""
+        if record.payload_type is None or record.kind is Kind.TYPE_REGISTERED:
+            return None
+        if (
+            record.kind not in _TYPED
+            and record.operator_id not in self._operators
+            and not (record.kind is Kind.FACT and (_is_skip(record) or _is_keep(record)))
+        ):
+            return None
+        if record.kind is Kind.CHECKPOINT_COMPLETED:
+            return read_metadata(record.payload_type, record.payload).value
+        return self._decoded(record.payload_type, record.payload)
+
+    def _decoded(self, payload_type: str, payload: bytes | None) -> Payload | None:
+        if self._is_partial and payload_type not in self.types:
+            return None
+        return self.types.decode(payload_type, payload)
+
+    def _by_kind(self, state: JobState, record: Record, value: Payload | None) -> JobState:
+        plain = _PLAIN.get(record.kind)
+        if plain is not None:
+            return plain(state, record)
+        if record.kind is Kind.RESET_TO_CHECKPOINT:
+            return self._reset(state, record)
+        if value is not None and _is_skip(record):
+            return skips.fold_skip(state, record, value)
+        if value is not None and _is_keep(record):
+            return keeps.fold_keep(state, value)
+        mark = mark_of_stop(record)
+        if mark is not None:
+            return _marked(state, mark)
+        typed = _TYPED.get(record.kind)
+        return state if typed is None else typed(state, record, value)
+
+    def _reset(self, state: JobState, record: Record) -> JobState:
+        initial = self._initial if state.opening is None else state.opening
+        changed = checkpoints.reset_to_checkpoint(state, record, initial)
+        projections = changed.projections
+        for operator_id, one in self._operators.items():
+            before = state.projections[operator_id]
+            if one.survives_resets:
+                projections = projections.set(operator_id, before)
+            elif one.after_reset is not None:
+                kept = one.after_reset(before, projections[operator_id])
+                projections = projections.set(operator_id, kept)
+        return evolve(changed, projections=projections)
+
+    def _project(
+        self, before: JobState, state: JobState, record: Record, value: Payload | None
+    ) -> JobState:
+        """Give the record to the operators that it concerns."""
+        if not self._operators:
+            return state
+        if record.kind is Kind.EVENT_REDELIVERED:
+            if record.operator_id not in self._operators or "skipped" in record.attributes:
+                return state  # perhaps of one that is gone, with its types (clause E8)
+            event = before.owed_redeliveries[0]
+            record = replace(
+                record,
+                kind=Kind.EVENT_TO_COORDINATOR,
+                last_barrier=event.last_barrier,
+                payload_type=event.payload_type,
+                payload=event.payload,
+            )
+            value = self._decoded(event.payload_type, event.payload)
+        if record.kind is Kind.FACT and record.attributes.get("closed") == "true":
+            return state  # for a coordinator that was closed: recorded only (clause A6)
+        if isinstance(value, EventSkipped):
+            return state  # the operator is not asked: its events are kept from it
+        if record.operator_id is not None:
+            return self._project_one(state, record.operator_id, record, value)
+        if record.kind in _FOR_ALL_OPERATORS or is_opened_again(record):
+            for operator_id in self._operators:
+                state = self._project_one(state, operator_id, record, value)
+        if record.kind is Kind.RESET_TO_CHECKPOINT:
+            for fact, skip in skips.skip_again(state, record):
+                state = self._project_one(state, fact.operator_id or "", fact, skip)
+        return state
+
+    def _project_one(
+        self, state: JobState, operator_id: str, record: Record, value: Payload | None
+    ) -> JobState:
+        projection = self._operators.get(operator_id)
+        if projection is None:
+            return state
+        old = state.projections[operator_id]
+        new = projection.apply(old, record, value)
+        if new is old:
+            return state
+        return evolve(state, projections=state.projections.set(operator_id, new))
+
+
+def _is_skip(record: Record) -> bool:
+    return record.kind is Kind.FACT and record.payload_type in skips.FACTS
+
+
+def _is_keep(record: Record) -> bool:
+    return record.kind is Kind.FACT and record.payload_type in keeps.FACTS
+
+
+def _epoch_started(state: JobState, record: Record) -> JobState:
+    says = record.attributes
+    parallelism = int(says["parallelism"])
+    phase = state.phase
+    resumed = state.resumed_phase if phase is Phase.STARTING else phase
+    failed_before = state.phase is Phase.FAILED
+    if failed_before and state.is_end_committed:
+        # It failed in the middle of its commits: from a batch job's last completion on there is no reset.
+        phase = Phase.ENDING
+    elif phase not in (Phase.ENDING, Phase.FINISHED):
+        phase = Phase.STARTING
+    operators = json.loads(says["operators"])
+    coordinated = tuple(one["id"] for one in operators if one["coordinated"])
+    former = {*state.operators, *state.former_operators}.difference(coordinated)
+    is_another = state.epoch >= 0 and record.job_id != state.job_id
+    if is_another:
+        state = _begun_from_another(state, says.get("begun_from", state.job_id))
+    return evolve(
+        state,
+        job_id=record.job_id,
+        epoch=record.epoch,
+        driver_id=record.driver_id,
+        launch=_launch(state, says, is_another=is_another),
+        timestamp_us=record.timestamp_us,
+        phase=phase,
+        resumed_phase=resumed,
+        is_batch=says["mode"] == "batch",
+        parallelism=parallelism,
+        operators=coordinated,
+        former_operators=tuple(sorted(former)),
+        stale=_stale(state),
+        subtasks=attempts.fresh_subtasks(parallelism) if resumed is None else state.subtasks,
+        failures_us=() if failed_before else state.failures_us,
+        reasons=() if failed_before else state.reasons,
+        intents=_tried_afresh(state.intents) if failed_before else state.intents,
+    )
+
+
+def _marked(state: JobState, mark: str) -> JobState:
+    return evolve(state, launch=state.launch.set(mark, "true"))
+
+
+def _launch(state: JobState, says: Mapping[str, str], *, is_another: bool) -> Map[str, str]:
+    """What an `EPOCH_STARTED` says, and the marks that hold for its epoch."""
+    launch = Map({name: value for name, value in says.items() if not name.startswith(MARK)})
+    if not is_another and _is_dead(state, says):
+        launch = launch.set(FORMER_DEAD, "true")
+    return launch.set(END_COMMITTED, "true") if state.is_end_committed else launch
+
+
+def _is_dead(state: JobState, says: Mapping[str, str]) -> bool:
+    """Whether a driver has ended without a stop, as of the `EPOCH_STARTED` after it, and no user has said so.
+
+    An epoch without a turn, as that of a command, passes on what the one before it has left.
+    """
+    is_wanted = says.get("take_over") == "true" or GOING_BACK in says
+    if is_wanted or state.driver_stop is not DriverStop.NONE:
+        return False
+    if state.phase is Phase.STARTING:
+        return state.is_former_dead
+    return state.phase in (Phase.RUNNING, Phase.ENDING)
+
+
+def _begun_from_another(state: JobState, begun_from: str) -> JobState:
+    """What is the other job's alone: what it has to commit, where it does, what it keeps, and its failures."""
+    places = state.begun_places
+    for one in json.loads(state.launch["operators"]):
+        if one["coordinated"]:
+            places = places.set((one["id"], one.get("destination", "")), None)
+    for place, _ in sorted_items(state.last_intents):
+        if place[1]:
+            places = places.set(place, None)
+    return evolve(
+        state,
+        begun_from=begun_from,
+        begun_places=places,
+        is_another_jobs=True,
+        granted=Map(),
+        set_aside=Map(),
+        intents=Map(),
+        last_intents=Map(),
+        kept=Map(),
+        failures_us=(),
+        reasons=(),
+        poison=Map(),
+    )
+
+
+def _stale(state: JobState) -> tuple[int, ...]:
+    return tuple(
+        number
+        for number, one in sorted_items(state.subtasks)
+        if one.completion is None and not one.is_reset
+    )
+
+
+def _tried_afresh(intents: Map[int, OpenIntent]) -> Map[int, OpenIntent]:
+    for sequence, intent in sorted_items(intents):
+        intents = intents.set(sequence, evolve(intent, failed_tries=0))
+    return intents
+
+
+def _type_registered(state: JobState, record: Record) -> JobState:
+    key = record.payload_type
+    assert key is not None, "a type has a name"
+    return evolve(
+        state,
+        types=state.types.set(key, record.attributes["fingerprint"]),
+        schemas=state.schemas.set(key, (record.payload or b"").decode()),
+    )
+
+
+def _coordinators_started(state: JobState, record: Record) -> JobState:
+    is_resume, is_again = record.attributes.get("restore") == "resume", is_opened_again(record)
+    if is_again:
+        state = opened_again(state)
+    is_owed = (is_resume or is_again) and state.last_checkpoint != NO_CHECKPOINT
+    return evolve(
+        state,
+        stale=state.stale if is_resume else (),
+        is_restore_owed=is_owed,
+        owed_complete=state.last_checkpoint if is_owed else None,
+        failures_us=with_failure(state, record, is_counted_by_default=False),
+    )
+
+
+def _event_redelivered(state: JobState, record: Record) -> JobState:
+    owed = state.owed_redeliveries
+    assert owed, "something is owed"
+    assert owed[0].sequence == record.cause, "redeliveries are in log order"
+    return evolve(state, owed_redeliveries=owed[1:])
+
+
+def _coordinator_notified(state: JobState, record: Record) -> JobState:
+    if record.attributes["what"] == "complete" and record.checkpoint_id == state.owed_complete:
+        return evolve(state, owed_complete=None, is_restore_owed=False)
+    return state
+
+
+def _commit_intent(state: JobState, record: Record) -> JobState:
+    checkpoint_id = attempts.required(record.checkpoint_id)
+    sequence = attempts.required(record.sequence)
+    operator_id = record.operator_id or ""
+    intent = OpenIntent(
+        sequence=sequence,
+        operator_id=operator_id,
+        checkpoint_id=checkpoint_id,
+        payload_type=record.payload_type or "",
+        payload=record.payload or b"",
+    )
+    covers = record.attributes.get(COVERS)
+    if state.phase is Phase.ENDING:
+        state = _marked(state, END_COMMITTED)
+    return evolve(
+        state,
+        intents=state.intents.set(sequence, intent),
+        granted=without_covered(state.granted, operator_id, checkpoint_id, covers),
+        last_intents=_with_intent(state, operator_id, checkpoint_id),
+    )
+
+
+def _with_intent(
+    state: JobState, operator_id: str, checkpoint_id: int
+) -> Map[tuple[str, str], int]:
+    """The highest checkpoints with an intent, where each operator wrote then (clause E6)."""
+    key = (operator_id, destinations_in(state.launch.get("operators", "[]")).get(operator_id, ""))
+    return state.last_intents.set(
+        key, max(state.last_intents.get(key, NO_CHECKPOINT), checkpoint_id)
+    )
+
+
+def _commit_outcome(state: JobState, record: Record) -> JobState:
+    sequence = attempts.required(record.cause)
+    if record.attributes["settled"] == "true":
+        return evolve(state, intents=state.intents.delete(sequence))
+    intent = state.intents[sequence]
+    tried = evolve(intent, failed_tries=intent.failed_tries + 1)
+    return evolve(
+        state,
+        intents=state.intents.set(sequence, tried),
+        reasons=(record.reason or "", *state.reasons)[:5],
+    )
+
+
+def _global_failure(state: JobState, record: Record) -> JobState:
+    return evolve(
+        state,
+        reasons=(record.reason or "", *state.reasons)[:5],
+        poison=attempts.poisoned(state.poison, record),
+    )
+
+
+_PLAIN: Final[Mapping[Kind, Callable[[JobState, Record], JobState]]] = {
+    Kind.TYPE_REGISTERED: _type_registered,
+    Kind.COORDINATORS_STARTED: _coordinators_started,
+    Kind.EVENT_REDELIVERED: _event_redelivered,
+    Kind.ATTEMPT_STARTED: attempts.attempt_started,
+    Kind.EVENT_TO_SUBTASK: attempts.event_to_subtask,
+    Kind.EVENT_TO_COORDINATOR: attempts.event_to_coordinator,
+    Kind.EVENT_ACKED: attempts.event_acked,
+    Kind.EVENT_FAILED: attempts.event_failed,
+    Kind.ATTEMPT_FAILED: attempts.attempt_failed,
+    Kind.SUBTASK_RESET: attempts.subtask_reset,
+    Kind.COORDINATOR_CHECKPOINTED: checkpoints.coordinator_checkpointed,
+    Kind.BARRIER_INJECTED: checkpoints.barrier_injected,
+    Kind.CHECKPOINT_ABORTED: checkpoints.checkpoint_aborted,
+    Kind.COORDINATOR_NOTIFIED: _coordinator_notified,
+    Kind.COMMIT_INTENT: _commit_intent,
+    Kind.COMMIT_OUTCOME: _commit_outcome,
+    Kind.GLOBAL_FAILURE: _global_failure,
+}
+
+
+def _triggered(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_triggered(state, record, cast("CheckpointTriggered", value))
+
+
+def _acked(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_acked(state, record, cast("AttemptSnapshot", value))
+
+
+def _completed(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return checkpoints.checkpoint_completed(state, record, cast("CheckpointMetadata", value))
+
+
+def _split(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return attempts.split_finished(state, record, cast("SplitFinished", value))
+
+
+def _subtask_completed(state: JobState, record: Record, value: Payload | None) -> JobState:
+    return attempts.subtask_completed(state, record, cast("AttemptSnapshot", value))
+
+
+_TYPED: Final[Mapping[Kind, Callable[[JobState, Record, Payload | None], JobState]]] = {
+    Kind.CHECKPOINT_TRIGGERED: _triggered,
+    Kind.CHECKPOINT_ACKED: _acked,
+    Kind.CHECKPOINT_COMPLETED: _completed,
+    Kind.SPLIT_FINISHED: _split,
+    Kind.SUBTASK_COMPLETED: _subtask_completed,
+}

@@ -1,0 +1,145 @@
+"""The committables that completed checkpoints allow to be committed and no intent covers yet (clauses H4 and I3).
+
+An intent covers all of its operator's by default. If it covers only some, its record lists their places: by checkpoint
+that has granted them, the ranges of their places in that checkpoint's list as it was before the intent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from immutables import Map
+
+from coordlog.projections.job.state import Granted, JobState, KeptSplit, sorted_items, sorted_values
+from coordlog.schemas.builtin_types import Committable
+
+__all__ = [
+    "COVERS",
+    "batch_grants",
+    "covering",
+    "granted_to",
+    "uncommitted",
+    "without_covered",
+]
+
+COVERS: Final = "covers"
+"""Attribute of a `COMMIT_INTENT`: the places that it covers, as in `7:0-2,5;8:0`; absent if it covers all."""
+
+_Grants = Map[int, tuple[Granted, ...]]
+_Place = tuple[int, int]
+"""A checkpoint, or -1 for a batch job's end, and an index in its list."""
+
+
+def granted_to(
+    state: JobState, operator_id: str, checkpoint_id: int
+) -> Iterable[tuple[_Place, Granted]]:
+    """An operator's committables up to a checkpoint, whose completion subsumes older ones (H1), with their places."""
+    for granted_by, grants in sorted_items(state.granted):
+        if granted_by <= checkpoint_id:
+            for index, grant in enumerate(grants):
+                if grant.operator_id == operator_id:
+                    yield (granted_by, index), grant
+
+
+def uncommitted(state: JobState) -> Mapping[str, int]:
+    """Number of the committables that no intent covers, by operator with a coordinator, in the order of the chain."""
+    counts = dict.fromkeys(state.operators, 0)
+    for _, grants in sorted_items(state.granted):
+        for grant in grants:
+            if grant.operator_id in counts:
+                counts[grant.operator_id] += 1
+    return {operator_id: count for operator_id, count in counts.items() if count}
+
+
+def covering(places: Iterable[_Place]) -> str:
+    """The text of `COVERS` for these places."""
+    by_checkpoint: dict[int, list[list[int]]] = {}
+    for granted_by, index in sorted(places):
+        ranges = by_checkpoint.setdefault(granted_by, [])
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ";".join(
+        f"{granted_by}:{','.join(_range(first, last) for first, last in ranges)}"
+        for granted_by, ranges in by_checkpoint.items()
+    )
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def without_covered(
+    grants: _Grants, operator_id: str, checkpoint_id: int, covers: str | None
+) -> _Grants:
+    """The grants that an intent of this operator and checkpoint leaves.
+
+    Args:
+        grants: Those before it.
+        operator_id: The intent's.
+        checkpoint_id: The intent's.
+        covers: The record's `COVERS`; None if it has none, which covers all of the operator's.
+    """
+    if covers is None:
+        for granted_by, each in sorted_items(grants):
+            if granted_by <= checkpoint_id:
+                left = tuple(one for one in each if one.operator_id != operator_id)
+                grants = _with(grants, granted_by, left)
+        return grants
+    for part in covers.split(";") if covers else ():
+        checkpoint, _, text = part.partition(":")
+        granted_by = int(checkpoint)
+        assert granted_by <= checkpoint_id, "an intent covers what its checkpoint allows"
+        each = grants[granted_by]
+        kept: list[Sequence[Granted]] = []
+        place = 0
+        for first, last in map(_bounds, text.split(",")):
+            assert place <= first <= last < len(each), f"{part} of {len(each)} committables"
+            covered = each[first : last + 1]
+            assert all(one.operator_id == operator_id for one in covered), "of its own operator"
+            kept.append(each[place:first])
+            place = last + 1
+        kept.append(each[place:])
+        grants = _with(grants, granted_by, tuple(one for each_kept in kept for one in each_kept))
+    return grants
+
+
+def batch_grants(state: JobState) -> tuple[Granted, ...]:
+    """All that a batch job commits at its end: by subtask, then in the order of its making."""
+    grants: list[tuple[int, int, Granted]] = []
+    for kept in sorted_values(state.kept_splits):
+        grants.extend((kept.subtask, kept.sequence, _grant(kept, one)) for one in kept.committables)
+    for subtask in sorted_values(state.subtasks):
+        if subtask.completion is not None:
+            for one in subtask.completion.all_committables():
+                granted = Granted(
+                    operator_id=one.operator_id,
+                    subtask=subtask.subtask,
+                    attempt_number=subtask.completion.attempt_number,
+                    split_id=None,
+                    content=one.content,
+                )
+                grants.append((subtask.subtask, subtask.completion.sequence, granted))
+    grants.sort(key=lambda grant: grant[:2])
+    return tuple(grant for _, _, grant in grants)
+
+
+def _grant(kept: KeptSplit, one: Committable) -> Granted:
+    return Granted(
+        operator_id=one.operator_id,
+        subtask=kept.subtask,
+        attempt_number=kept.attempt_number,
+        split_id=kept.split_id,
+        content=one.content,
+    )
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+def _with(grants: _Grants, granted_by: int, left: tuple[Granted, ...]) -> _Grants:
+    return grants.set(granted_by, left) if left else grants.delete(granted_by)

@@ -1,0 +1,178 @@
+"""What is skipped for good: splits that are not read, events that are neither delivered nor handled (clause J2)."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from immutables import Map
+
+from coordlog.projections.job.state import (
+    DownEvent,
+    JobState,
+    SkippedEvent,
+    SkippedSplit,
+    UpEvent,
+    sorted_items,
+)
+from coordlog.projections.splits.fold import KnownSplit, Skipped, SplitsState
+from coordlog.schemas.builtin_types import EventSkipped, SplitSkipped
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.payload_address import content_digest_input
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = [
+    "FACTS",
+    "digest_of",
+    "event_key",
+    "find_split",
+    "fold_skip",
+    "skip_again",
+    "skip_command",
+    "skip_of_event",
+    "skipped_in_reader",
+]
+
+FACTS: Final = frozenset(payload_type_of(one).key for one in (SplitSkipped, EventSkipped))
+"""The payload types of the facts that say that something is skipped."""
+
+
+def digest_of(payload: bytes) -> str:
+    """What tells an event's content: BLAKE2b of it, or of its checksum where it is stored; 8 bytes, in hexadecimal."""
+    return hashlib.blake2b(content_digest_input(payload), digest_size=8).hexdigest()
+
+
+def event_key(
+    *, operator_id: str, subtask: int, is_down: bool, event_type: str, digest: str
+) -> str:
+    """What an event is skipped by: it may be sent again, with another sequence and another id."""
+    way = "down" if is_down else "up"
+    return f"{way}/{subtask}/{event_type}/{digest}/{operator_id}"
+
+
+def skip_of_event(state: JobState, event: DownEvent | UpEvent) -> SkippedEvent | None:
+    """The skip that concerns this event; None where there is none."""
+    if not state.skipped_events:
+        return None
+    key = event_key(
+        operator_id=event.operator_id,
+        subtask=event.subtask,
+        is_down=isinstance(event, DownEvent),
+        event_type=event.payload_type,
+        digest=digest_of(event.payload),
+    )
+    return state.skipped_events.get(key)
+
+
+def skip_command(job_id: str, attributes: Mapping[str, str]) -> str:
+    """The command that skips what a failure's record names, to be run as it is where the log is found.
+
+    Args:
+        job_id: The job.
+        attributes: Of the failure's record; `poison` among them.
+    """
+    split_id, sequence = attributes.get("split_id"), attributes.get("event_sequence", "")
+    what = f"--event {sequence}" if split_id is None else f"--split {shlex.quote(split_id)}"
+    why = f"{attributes['poison']} attempts in a row failed at it"
+    return f"coordlog skip {job_id} {what} --reason '{why}'"
+
+
+def fold_skip(state: JobState, record: Record, value: Payload) -> JobState:
+    """The state after a `FACT` of one of `FACTS`; said twice it changes nothing but where it was said last."""
+    operator_id, sequence = record.operator_id or "", record.sequence
+    assert sequence is not None, "a fact has a sequence"
+    if isinstance(value, SplitSkipped):
+        split = SkippedSplit(
+            operator_id=operator_id,
+            split_id=value.split_id,
+            reason=record.reason or "",
+            sequence=sequence,
+            rows=value.rows,
+            last_barrier=record.last_barrier,
+        )
+        return evolve(
+            state,
+            skipped_splits=state.skipped_splits.set((operator_id, value.split_id), split),
+            poison=_without(state.poison, f"split_id:{value.split_id}"),
+        )
+    assert isinstance(value, EventSkipped), "FACTS has two types"
+    assert record.subtask is not None, "an event has a subtask"
+    event = SkippedEvent(
+        operator_id=operator_id,
+        subtask=record.subtask,
+        event_type=value.event_type,
+        reason=record.reason or "",
+        sequence=sequence,
+    )
+    key = event_key(
+        operator_id=operator_id,
+        subtask=record.subtask,
+        is_down=value.is_down,
+        event_type=value.event_type,
+        digest=value.digest,
+    )
+    return evolve(
+        state,
+        skipped_events=state.skipped_events.set(key, event),
+        poison=_without(state.poison, f"event:{operator_id}/{value.event_type}/{value.digest}"),
+    )
+
+
+def skip_again(state: JobState, reset: Record) -> tuple[tuple[Record, SplitSkipped], ...]:
+    """The skips of splits as facts, for the projections that a `RESET_TO_CHECKPOINT` has put back.
+
+    How many rows stay is said again only where the checkpoint holds that the reader had let go of
+    the split: one that is restored from an older place says it anew.
+    """
+    checkpoint_id = NO_CHECKPOINT if reset.checkpoint_id is None else reset.checkpoint_id
+    facts = []
+    for (operator_id, split_id), one in sorted_items(state.skipped_splits):
+        is_held = one.last_barrier is not None and one.last_barrier < checkpoint_id
+        fact = replace(
+            reset,
+            kind=Kind.FACT,
+            operator_id=operator_id,
+            last_barrier=one.last_barrier if is_held else None,
+            checkpoint_id=None,
+            reason=one.reason,
+            attributes={},
+        )
+        facts.append((fact, SplitSkipped(split_id=split_id, rows=one.rows if is_held else None)))
+    return tuple(facts)
+
+
+def find_split(state: JobState, split_id: str) -> tuple[str, SplitsState, KnownSplit] | None:
+    """The source that has a split of this id, its splits, and the split; None where none is known."""
+    for operator_id, splits in _sources(state):
+        known = splits.splits.get(split_id)
+        if known is not None:
+            return operator_id, splits, known
+    return None
+
+
+def skipped_in_reader(state: JobState, subtask: int) -> tuple[str, ...]:
+    """The skipped splits that a subtask's next attempt may be restored with, in the order of assignment."""
+    found: list[str] = []
+    for _, splits in _sources(state):
+        for name in splits.reader(subtask).splits:
+            place = splits.splits.place(name)
+            # A reset to n forgets what readers have said since their barrier of n.
+            if isinstance(place, Skipped) and place.last_barrier is None:
+                found.append(name)
+    return tuple(found)
+
+
+def _sources(state: JobState) -> list[tuple[str, SplitsState]]:
+    return [
+        (operator_id, one)
+        for operator_id, one in sorted_items(state.projections)
+        if isinstance(one, SplitsState)
+    ]
+
+
+def _without(poison: Map[str, int], key: str) -> Map[str, int]:
+    return poison.delete(key) if key in poison else poison

@@ -1,0 +1,241 @@
+"""The states of a source's splits in a snapshot: what several of them have in common stands there once.
+
+A snapshot holds the newest state, and that at the cut of each retained checkpoint. They know the same splits, but for a
+few, and most of these are where they were. So pages of splits and pages of places are numbered, each state is a list of
+such numbers with what is its own, and what follows from the rest is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from immutables import Map
+
+from coordlog.limits import SNAPSHOT_NAMES_BYTES_MAX
+from coordlog.projections.operators.operator_projection import (
+    OperatorProjection,
+    StatesReader,
+    StatesWriter,
+)
+from coordlog.projections.operators.state_schema import DerivedCodec
+from coordlog.projections.snapshot.codec import SnapshotTooLargeError
+from coordlog.projections.splits.fold import ReaderState, SplitsState, apply_record
+from coordlog.projections.splits.relisting import after_reset, apply_listed
+from coordlog.projections.splits.table import Place, SplitPage, SplitTable, indexed, unpacked_page
+from coordlog.schemas.source_events import Split
+
+__all__ = ["LISTED_SPLITS", "SPLITS", "SplitsCodec"]
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PackedPage:
+    """A `SplitPage`."""
+
+    names: bytes
+    contents: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlacesPage:
+    """The places of one page of splits."""
+
+    distinct: tuple[Place, ...]
+    """In the order in which they come first."""
+    numbers: bytes
+    """One for each split: which of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What states are made of."""
+
+    pages: tuple[_PackedPage, ...]
+    tails: tuple[tuple[Split, ...], ...]
+    places: tuple[_PlacesPage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Own:
+    """A state, by numbers of what is shared."""
+
+    pages: tuple[int, ...]
+    tail: int
+    places: tuple[int, ...]
+    fresh_from: int
+    is_discovery_complete: bool
+    listed_before: int
+    readers: Map[int, ReaderState]
+    cuts: Map[int, int]
+    last_cut: int
+    skips: Map[str, None]
+    enumerator_state: bytes | None
+    parallelism: int | None
+
+
+_SHARED: Final = DerivedCodec(_Shared)
+_OWN: Final = DerivedCodec(_Own)
+
+
+class SplitsCodec:
+    """The `SharingCodec` of a source's splits."""
+
+    fingerprint: str = f"{_SHARED.fingerprint}-{_OWN.fingerprint}"
+
+    def writer(self, *, is_plain: bool = False) -> StatesWriter[SplitsState]:
+        """Encodes the states of one snapshot."""
+        return _Writer(is_plain=is_plain)
+
+    def reader(self, shared: bytes) -> StatesReader[SplitsState]:
+        """Decodes them."""
+        return _Reader(shared)
+
+
+class _Numbered(Generic[T, W]):
+    """Parts as they are written, each once, however many states have it."""
+
+    def __init__(self, written: Callable[[T], W]) -> None:
+        self._written = written
+        self._by_identity: dict[int, int] = {}
+        self._by_value: dict[W, int] = {}
+        self._alive: list[T] = []
+
+    def number(self, part: T) -> int:
+        known = self._by_identity.get(id(part))
+        if known is None:
+            known = self._by_value.setdefault(self._written(part), len(self._by_value))
+            self._by_identity[id(part)] = known
+            self._alive.append(part)  # an identity is one as long as it lives
+        return known
+
+    def all(self) -> tuple[W, ...]:
+        return tuple(self._by_value)
+
+
+class _Writer:
+    def __init__(self, *, is_plain: bool) -> None:
+        self._is_plain = is_plain
+        self._names_bytes: dict[_PackedPage, int] = {}
+        self._pages: _Numbered[SplitPage, _PackedPage] = _Numbered(self._page)
+        self._tails: _Numbered[tuple[Split, ...], tuple[Split, ...]] = _Numbered(lambda one: one)
+        self._places: _Numbered[tuple[Place, ...], _PlacesPage] = _Numbered(_written_places)
+
+    def _page(self, page: SplitPage) -> _PackedPage:
+        if self._is_plain:
+            return _PackedPage(
+                names="\n".join(page.names).encode(), contents=page.unpacked_contents()
+            )
+        packed = _PackedPage(names=page.packed_names, contents=page.packed_contents)
+        self._names_bytes[packed] = page.names_bytes
+        return packed
+
+    def own(self, state: SplitsState) -> bytes:
+        table = state.splits
+        own = _Own(
+            pages=tuple(self._pages.number(table.pages[n]) for n in range(len(table.pages))),
+            tail=self._tails.number(table.tail),
+            places=tuple(self._places.number(table.places[n]) for n in range(len(table.places))),
+            fresh_from=state.fresh_from,
+            is_discovery_complete=state.is_discovery_complete,
+            listed_before=state.listed_before,
+            readers=state.readers,
+            cuts=state.cuts,
+            last_cut=state.last_cut,
+            skips=state.skips,
+            enumerator_state=state.enumerator_state,
+            parallelism=state.parallelism,
+        )
+        return _OWN.encode(own)
+
+    def shared(self) -> bytes:
+        names_bytes = sum(self._names_bytes.values())
+        if names_bytes > SNAPSHOT_NAMES_BYTES_MAX:
+            raise SnapshotTooLargeError(
+                "the list of all ids of splits", names_bytes, SNAPSHOT_NAMES_BYTES_MAX
+            )
+        return _SHARED.encode(
+            _Shared(pages=self._pages.all(), tails=self._tails.all(), places=self._places.all())
+        )
+
+
+def _written_places(page: Sequence[Place]) -> _PlacesPage:
+    by_identity: dict[int, int] = {}
+    by_value: dict[Place, int] = {}
+    for place in page:
+        if id(place) not in by_identity:  # most are one object: those that are finished for good
+            by_identity[id(place)] = by_value.setdefault(place, len(by_value))
+    numbers = bytes([by_identity[id(place)] for place in page])
+    return _PlacesPage(distinct=tuple(by_value), numbers=numbers)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        shared = _SHARED.decode(data)
+        left = SNAPSHOT_NAMES_BYTES_MAX
+        self._pages: list[SplitPage] = []
+        for one in shared.pages:
+            page = unpacked_page(one.names, one.contents, left)
+            left -= page.names_bytes
+            self._pages.append(page)
+        self._tails = shared.tails
+        self._places = [_read_places(one) for one in shared.places]
+        self._like = SplitTable()
+
+    def state(self, own: bytes) -> SplitsState:
+        given = _OWN.decode(own)
+        table = indexed(
+            Map(dict(enumerate(_at(self._pages, one) for one in given.pages))),
+            _at(self._tails, given.tail),
+            Map(dict(enumerate(_at(self._places, one) for one in given.places))),
+            self._like,
+        )
+        self._like = table
+        if not 0 <= given.fresh_from <= len(table):
+            raise ValueError(f"of {len(table)} splits it has {given.fresh_from} behind it")
+        return SplitsState(
+            splits=table,
+            fresh_from=given.fresh_from,
+            passed_over=Map(dict.fromkeys(table.with_enumerator(given.fresh_from))),
+            is_discovery_complete=given.is_discovery_complete,
+            listed_before=given.listed_before,
+            readers=given.readers,
+            cuts=given.cuts,
+            last_cut=given.last_cut,
+            skips=given.skips,
+            enumerator_state=given.enumerator_state,
+            parallelism=given.parallelism,
+        )
+
+
+def _at(parts: Sequence[T], number: int) -> T:
+    if not 0 <= number < len(parts):
+        raise ValueError(f"it names part {number} of {len(parts)}")
+    return parts[number]
+
+
+def _read_places(page: _PlacesPage) -> tuple[Place, ...]:
+    return tuple(_at(page.distinct, number) for number in page.numbers)
+
+
+SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
+    name="coordlog.splits",
+    version=1,
+    initial=SplitsState(),
+    apply=apply_record,
+    codec=SplitsCodec(),
+)
+
+LISTED_SPLITS: Final[OperatorProjection[SplitsState]] = OperatorProjection(
+    name="coordlog.splits",
+    version=2,
+    initial=SplitsState(),
+    apply=apply_listed,
+    codec=SplitsCodec(),
+    goes_on_from=(SPLITS.version,),
+    after_reset=after_reset,
+)
+"""Of a source whose listing can be made again: what one has found stays known (clause L6)."""

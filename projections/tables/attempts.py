@@ -1,0 +1,237 @@
+"""Every execution attempt of a job: where it ran, what it did, how it ended.
+
+A fold of the records that count.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.tables.payload_json import Fields, PayloadReader
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = [
+    "ADD_SPLITS",
+    "AttemptEnd",
+    "AttemptFold",
+    "AttemptRow",
+    "attempts",
+    "gone_reason",
+    "split_ids",
+]
+
+ADD_SPLITS: Final = "coordlog.add_splits@"
+"""How the payload type of an assignment begins, whatever its version."""
+
+
+class AttemptEnd(enum.Enum):
+    """How an attempt ended."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    """Its subtask finished with it."""
+    FAILED = "failed"
+    """By itself, by its driver's decision, or with its job."""
+    FENCED = "fenced"
+    """Its driver's epoch was over before it was."""
+    STOPPED = "stopped"
+    """Its driver was stopped in order, and it with that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One execution attempt."""
+
+    subtask: int
+    attempt_number: int
+    epoch: int
+    driver_id: str
+    stage_run: int | None
+    spark_task_attempt_id: int | None
+    spark_attempt_number: int | None
+    host: str | None
+    pid: int | None
+    restored_from: int
+    """The checkpoint that it began from, -1 for none."""
+    started_us: int
+    """Microseconds since 1970, UTC."""
+    end: AttemptEnd
+    ended_us: int | None
+    """Of one whose driver was killed: time of the last record of that driver's epoch."""
+    reason: str | None
+    """Why it ended; None where it runs or has completed."""
+    splits_assigned: int
+    splits_finished: int
+    rows: int
+    """Of the splits that it finished, thrown away later or not."""
+    events_up: int
+    events_down: int
+    events_acked: int
+    events_failed: int
+    checkpoints_acked: int
+    resets: tuple[int, ...]
+    """The checkpoint of each reset of its subtask, local and global, while no newer attempt had
+    begun; -1 is the start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    started: Record
+    end: AttemptEnd = AttemptEnd.RUNNING
+    ended_us: int | None = None
+    reason: str | None = None
+    splits_assigned: int = 0
+    splits_finished: int = 0
+    rows: int = 0
+    counts: dict[Kind, int] = field(default_factory=dict)
+    resets: list[int] = field(default_factory=list)
+
+    def finish(self, end: AttemptEnd, ended_us: int, reason: str | None) -> None:
+        """The first end is the one that counts: what follows only tells of it again."""
+        if self.end is AttemptEnd.RUNNING:
+            self.end, self.ended_us, self.reason = end, ended_us, reason
+
+
+def attempts(records: Iterable[Record]) -> tuple[AttemptRow, ...]:
+    """The attempts of a job, by subtask and attempt number.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    reader, fold = PayloadReader(), AttemptFold()
+    for record in records:
+        fold.apply(record, reader.read(record))
+    return fold.rows()
+
+
+def split_ids(fields: Fields | None) -> list[str]:
+    """The ids of the splits that a payload names, as in `AddSplits` and `SplitsDiscovered`."""
+    splits = () if fields is None else fields.get("splits")
+    if not isinstance(splits, Sequence):
+        return []
+    return [str(one["split_id"]) for one in splits if isinstance(one, dict) and "split_id" in one]
+
+
+def gone_reason(epoch: int) -> str:
+    """Why an attempt of that epoch is over once a newer one is in force."""
+    return f"its driver, of epoch {epoch}, is gone"
+
+
+class AttemptFold:
+    """The fold behind `attempts`.
+
+    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._newest: dict[int, _Attempt] = {}
+        self._last_us = 0
+        """Time of the record before: the last sign of an epoch that ended without a word."""
+
+    def row_of(self, subtask: int, attempt_number: int) -> AttemptRow | None:
+        """That attempt as it stands."""
+        known = self._attempts.get((subtask, attempt_number))
+        return None if known is None else _row(known)
+
+    def rows(self) -> tuple[AttemptRow, ...]:
+        """All attempts so far, by subtask and attempt number."""
+        return tuple(_row(self._attempts[key]) for key in sorted(self._attempts))
+
+    def apply(self, record: Record, fields: Fields | None) -> None:
+        """One more record, with its payload decoded."""
+        if record.subtask is None:
+            self._job_wide(record)
+        elif record.kind is Kind.SUBTASK_RESET:
+            if record.subtask in self._newest:
+                self._newest[record.subtask].resets.append(_checkpoint(record))
+        elif record.attempt_number is not None:
+            self._of_attempt(record, (record.subtask, record.attempt_number), fields)
+        self._last_us = record.timestamp_us
+
+    def _job_wide(self, record: Record) -> None:
+        match record.kind:
+            case Kind.EPOCH_STARTED:
+                for one in self._attempts.values():
+                    # Not the time of this record: until the next driver the attempt was no more.
+                    one.finish(AttemptEnd.FENCED, self._last_us, gone_reason(one.started.epoch))
+            case Kind.RESET_TO_CHECKPOINT:
+                for one in self._attempts.values():
+                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "global failover")
+                for one in self._newest.values():
+                    one.resets.append(_checkpoint(record))
+            case Kind.JOB_FAILED:
+                for one in self._attempts.values():
+                    one.finish(AttemptEnd.FAILED, record.timestamp_us, "the job has failed")
+            case Kind.FACT if is_driver_stopped(record):
+                for one in self._attempts.values():
+                    one.finish(AttemptEnd.STOPPED, record.timestamp_us, record.reason)
+            case _:
+                pass
+
+    def _of_attempt(self, record: Record, key: tuple[int, int], fields: Fields | None) -> None:
+        if record.kind is Kind.ATTEMPT_STARTED:
+            started = _Attempt(started=record)
+            self._attempts[key] = self._newest[key[0]] = started
+            return
+        one = self._attempts.get(key)
+        if one is None:
+            return
+        one.counts[record.kind] = one.counts.get(record.kind, 0) + 1
+        match record.kind:
+            case Kind.SUBTASK_COMPLETED:
+                one.finish(AttemptEnd.COMPLETED, record.timestamp_us, None)
+            case Kind.ATTEMPT_FAILED:
+                one.finish(AttemptEnd.FAILED, record.timestamp_us, record.reason)
+            case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
+                one.splits_assigned += len(split_ids(fields))
+            case Kind.SPLIT_FINISHED:
+                one.splits_finished += 1
+                rows = 0 if fields is None else fields.get("rows")
+                one.rows += rows if isinstance(rows, int) else 0
+            case _:
+                pass
+
+
+def _checkpoint(record: Record) -> int:
+    return NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
+
+
+def _number(record: Record, name: str) -> int | None:
+    text = record.attributes.get(name, "")
+    return int(text) if text.removeprefix("-").isdecimal() else None
+
+
+def _row(one: _Attempt) -> AttemptRow:
+    started, counts = one.started, one.counts
+    assert started.subtask is not None
+    assert started.attempt_number is not None
+    return AttemptRow(
+        subtask=started.subtask,
+        attempt_number=started.attempt_number,
+        epoch=started.epoch,
+        driver_id=started.driver_id,
+        stage_run=_number(started, "stage_run"),
+        spark_task_attempt_id=_number(started, "spark_task_attempt_id"),
+        spark_attempt_number=_number(started, "spark_attempt_number"),
+        host=started.attributes.get("host"),
+        pid=_number(started, "pid"),
+        restored_from=_checkpoint(started),
+        started_us=started.timestamp_us,
+        end=one.end,
+        ended_us=one.ended_us,
+        reason=one.reason,
+        splits_assigned=one.splits_assigned,
+        splits_finished=one.splits_finished,
+        rows=one.rows,
+        events_up=counts.get(Kind.EVENT_TO_COORDINATOR, 0),
+        events_down=counts.get(Kind.EVENT_TO_SUBTASK, 0),
+        events_acked=counts.get(Kind.EVENT_ACKED, 0),
+        events_failed=counts.get(Kind.EVENT_FAILED, 0),
+        checkpoints_acked=counts.get(Kind.CHECKPOINT_ACKED, 0),
+        resets=tuple(one.resets),
+    )

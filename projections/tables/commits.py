@@ -1,0 +1,105 @@
+"""Every commit of a job: what was intended, and when the outside had it.
+
+A fold of the records that count.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from coordlog.schemas.payload_address import content_length
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = ["CommitFold", "CommitRow", "CommitStatus", "commits"]
+
+
+class CommitStatus(enum.Enum):
+    """Whether an intent is carried out."""
+
+    OPEN = "open"
+    """Not yet, as far as the log says; it is never dropped (clause H3)."""
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRow:
+    """One intent, and what became of it."""
+
+    sequence: int
+    """Of the intent."""
+    operator_id: str
+    checkpoint_id: int
+    """The one whose completion allows it; -1 is the end of a batch job."""
+    epoch: int
+    """That intended it."""
+    intent_type: str | None
+    intent_bytes: int
+    intended_us: int
+    """Microseconds since 1970, UTC."""
+    status: CommitStatus = CommitStatus.OPEN
+    settled_us: int | None = None
+    settled_epoch: int | None = None
+    """That settled it: another one where its driver died in between."""
+    failed_tries: int = 0
+    reason: str | None = None
+    """Why the last try failed."""
+
+    @property
+    def milliseconds(self) -> float | None:
+        """From the intent to its outcome; None while it is open."""
+        return None if self.settled_us is None else (self.settled_us - self.intended_us) / 1000
+
+
+def commits(records: Iterable[Record]) -> tuple[CommitRow, ...]:
+    """The commits of a job, in the order of their intents.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    fold = CommitFold()
+    for record in records:
+        fold.apply(record)
+    return fold.rows()
+
+
+class CommitFold:
+    """The fold behind `commits`.
+
+    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    """
+
+    def __init__(self) -> None:
+        self._commits: dict[int, CommitRow] = {}
+
+    def rows(self) -> tuple[CommitRow, ...]:
+        """All commits so far, in the order of their intents."""
+        return tuple(self._commits[key] for key in sorted(self._commits))
+
+    def apply(self, record: Record) -> None:
+        """One more record."""
+        if record.kind is Kind.COMMIT_INTENT and record.sequence is not None:
+            number = record.checkpoint_id
+            self._commits[record.sequence] = CommitRow(
+                sequence=record.sequence,
+                operator_id=record.operator_id or "",
+                checkpoint_id=NO_CHECKPOINT if number is None else number,
+                epoch=record.epoch,
+                intent_type=record.payload_type,
+                intent_bytes=content_length(record.payload),
+                intended_us=record.timestamp_us,
+            )
+        elif record.kind is Kind.COMMIT_OUTCOME and record.cause in self._commits:
+            known = self._commits[record.cause]
+            if record.attributes.get("settled") == "true":
+                known = replace(
+                    known,
+                    status=CommitStatus.SETTLED,
+                    settled_us=record.timestamp_us,
+                    settled_epoch=record.epoch,
+                )
+            else:
+                tries = known.failed_tries + 1
+                known = replace(known, failed_tries=tries, reason=record.reason)
+            self._commits[record.cause] = known

@@ -1,0 +1,155 @@
+"""Every failure of a job: what failed and why, what it went back to, and when it went on.
+
+A fold of the records that count.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = ["FailureFold", "FailureRow", "FailureScope", "failures"]
+
+
+class FailureScope(enum.Enum):
+    """How much of a job failed."""
+
+    ATTEMPT = "attempt"
+    """One execution attempt: by itself, or with the whole job."""
+    GLOBAL = "global"
+    """The whole job, which goes back to a checkpoint."""
+    JOB = "job"
+    """The whole job, for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRow:
+    """One failure."""
+
+    sequence: int
+    epoch: int
+    scope: FailureScope
+    operator_id: str | None
+    subtask: int | None
+    attempt_number: int | None
+    failed_us: int
+    """Microseconds since 1970, UTC."""
+    reason: str
+    reset_us: int | None = None
+    """When what failed was reset; None where it was not, or not yet."""
+    reset_to: int | None = None
+    """The checkpoint; -1 is the start."""
+    is_with_job: bool = False
+    """An attempt that was reset because its whole job went back."""
+    restarted_us: int | None = None
+    """When the next attempt of its subtask began; of a global failure, that of any subtask."""
+
+    @property
+    def milliseconds(self) -> float | None:
+        """From the failure to the next attempt; None while there is none."""
+        return None if self.restarted_us is None else (self.restarted_us - self.failed_us) / 1000
+
+
+_SCOPES = {
+    Kind.ATTEMPT_FAILED: FailureScope.ATTEMPT,
+    Kind.GLOBAL_FAILURE: FailureScope.GLOBAL,
+    Kind.JOB_FAILED: FailureScope.JOB,
+}
+
+
+def failures(records: Iterable[Record]) -> tuple[FailureRow, ...]:
+    """The failures of a job, in log order.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    fold = FailureFold()
+    for record in records:
+        fold.apply(record)
+    return fold.rows()
+
+
+class FailureFold:
+    """The fold behind `failures`.
+
+    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    """
+
+    def __init__(self) -> None:
+        self._failures: list[FailureRow] = []
+        self._without_reset: list[int] = []
+        self._without_restart: list[int] = []
+        self._live: set[tuple[int | None, int | None]] = set()
+        self._stopped: set[tuple[int | None, int | None]] = set()
+        """Attempts that were live when their driver was stopped: the next one only tells that they are over."""
+
+    def rows(self) -> tuple[FailureRow, ...]:
+        """All failures so far, in log order."""
+        return tuple(self._failures)
+
+    def apply(self, record: Record) -> None:
+        """One more record."""
+        scope = _SCOPES.get(record.kind)
+        attempt = (record.subtask, record.attempt_number)
+        if record.kind is Kind.ATTEMPT_STARTED:
+            self._live.add(attempt)
+        elif record.kind in (Kind.ATTEMPT_FAILED, Kind.SUBTASK_COMPLETED):
+            self._live.discard(attempt)
+        if is_driver_stopped(record):
+            self._stopped = set(self._live)
+        elif scope is not None and attempt not in self._stopped:
+            self._failed(record, scope)
+        elif record.kind in (Kind.SUBTASK_RESET, Kind.RESET_TO_CHECKPOINT):
+            self._reset(record)
+        elif record.kind is Kind.ATTEMPT_STARTED:
+            self._restarted(record)
+
+    def _failed(self, record: Record, scope: FailureScope) -> None:
+        if scope is not FailureScope.JOB:
+            self._without_reset.append(len(self._failures))
+            self._without_restart.append(len(self._failures))
+        self._failures.append(
+            FailureRow(
+                sequence=-1 if record.sequence is None else record.sequence,
+                epoch=record.epoch,
+                scope=scope,
+                operator_id=record.operator_id,
+                subtask=record.subtask,
+                attempt_number=record.attempt_number,
+                failed_us=record.timestamp_us,
+                reason=record.reason or "",
+            )
+        )
+
+    def _reset(self, record: Record) -> None:
+        is_global = record.kind is Kind.RESET_TO_CHECKPOINT
+        left: list[int] = []
+        for place in self._without_reset:
+            one = self._failures[place]
+            is_attempt = one.scope is FailureScope.ATTEMPT
+            if not is_global and not (is_attempt and one.subtask == record.subtask):
+                left.append(place)
+                continue
+            number = record.checkpoint_id
+            self._failures[place] = replace(
+                one,
+                reset_us=record.timestamp_us,
+                reset_to=NO_CHECKPOINT if number is None else number,
+                is_with_job=is_global and is_attempt,
+            )
+        self._without_reset = left
+
+    def _restarted(self, record: Record) -> None:
+        left: list[int] = []
+        for place in self._without_restart:
+            one = self._failures[place]
+            is_its = one.scope is FailureScope.GLOBAL or one.subtask == record.subtask
+            if is_its and one.reset_us is not None:
+                self._failures[place] = replace(one, restarted_us=record.timestamp_us)
+            else:
+                left.append(place)
+        self._without_restart = left

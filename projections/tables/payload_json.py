@@ -1,0 +1,207 @@
+"""Payloads without their classes: decoded by the schemas that the log itself registers.
+
+And shown: as JSON, or on one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from coordlog.schemas.codec import Avro
+from coordlog.schemas.payload_address import address_in, content_length, plain
+from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.untrusted_schema import foreign_avro
+
+__all__ = [
+    "Fields",
+    "Json",
+    "PayloadReader",
+    "hex_text",
+    "on_one_line",
+    "stored_text",
+    "to_json",
+    "undecoded",
+]
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""What `json.dumps` takes, NaN and infinities left out."""
+
+Fields = Mapping[str, object]
+"""A decoded payload: Avro's generic form, with Python's types where a schema has logical ones."""
+
+_HEX_BYTES: Final = 12
+
+
+class PayloadReader:
+    """Decodes the payloads of one log.
+
+    `read` must be given every record that counts, in log order.
+    """
+
+    __slots__ = ("_types",)
+
+    def __init__(self) -> None:
+        self._types: dict[str, Avro] = {}
+
+    def learn(self, record: Record) -> None:
+        """Remember the schema of a `TYPE_REGISTERED`; any other record teaches nothing."""
+        if record.kind is Kind.TYPE_REGISTERED and record.payload_type and record.payload:
+            self._learn(record.payload_type, record.payload)
+
+    def begin(self, schemas: Mapping[str, str]) -> None:
+        """Remember schemas that were registered before the first record that `read` is given: JSON by type key."""
+        for key in sorted(schemas):
+            with contextlib.suppress(ValueError):  # shown as bytes
+                self._types[key] = foreign_avro(schemas[key])
+
+    def schemas(self) -> Mapping[str, str]:
+        """All that is remembered: JSON by type key."""
+        return {key: self._types[key].schema_json for key in sorted(self._types)}
+
+    def schema_json(self, payload_type: str) -> str | None:
+        """The schema that the log has registered for a type; None where it has none."""
+        avro = self._types.get(payload_type)
+        return None if avro is None else avro.schema_json
+
+    def read(self, record: Record) -> Fields | None:
+        """The payload of a record that counts; None where there is none that can be decoded."""
+        self.learn(record)
+        return self.peek(record)
+
+    def peek(self, record: Record) -> Fields | None:
+        """As `read`, but the record teaches nothing: for one that does not count."""
+        if record.payload is None:
+            return None
+        if record.kind is Kind.TYPE_REGISTERED:
+            return _schema(record.payload)
+        return self._decoded(record.payload_type, record.payload)
+
+    def text_of(
+        self, payload_type: str | None, payload: bytes, *, is_registration: bool, counts: bool
+    ) -> str | None:
+        """A record's payload as JSON text; one that counts and registers a type is remembered.
+
+        A payload in the payload store is `{"payload_stored": ADDRESS}`, and one that cannot be
+        decoded `{"payload_hex": DIGITS}`.
+
+        Args:
+            payload_type: The record's.
+            payload: The record's.
+            is_registration: Whether it is a `TYPE_REGISTERED`.
+            counts: Whether it counts.
+        """
+        if is_registration:
+            if counts and payload_type:
+                self._learn(payload_type, payload)
+            fields = _schema(payload)
+        else:
+            fields = self._decoded(payload_type, payload)
+        shown = undecoded(payload) if fields is None else to_json(fields)
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+
+    def _learn(self, payload_type: str, payload: bytes) -> None:
+        try:
+            self._types[payload_type] = foreign_avro(payload.decode())
+        except ValueError:
+            self._types.pop(payload_type, None)  # shown as bytes from here on
+
+    def _decoded(self, payload_type: str | None, payload: bytes) -> Fields | None:
+        avro = self._types.get(payload_type or "")
+        if avro is None:
+            return None
+        try:
+            return None if address_in(payload) is not None else avro.decode(plain(payload))
+        except (ValueError, ArithmeticError):
+            return None
+
+
+def to_json(value: object) -> Json:
+    """The value as JSON.
+
+    Bytes become `0x` and hexadecimal digits, the address of a stored payload its text, times ISO 8601,
+    numbers that are not finite text.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return stored_text(bytes(value)) or f"0x{bytes(value).hex()}"
+    if isinstance(value, Mapping):
+        return {str(key): to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    if isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return to_json(value.value)
+    return repr(value)
+
+
+def hex_text(data: bytes) -> str:
+    """The beginning of `data` in hexadecimal digits, and its length where that is not all."""
+    if len(data) <= _HEX_BYTES:
+        return f"0x{data.hex()}"
+    return f"0x{data[:_HEX_BYTES].hex()}… ({len(data)} bytes)"
+
+
+def short_text(data: bytes) -> str:
+    """As `hex_text`; of a stored payload that it is one, and how long."""
+    if stored_text(data) is None:
+        return hex_text(data)
+    return f"({content_length(data)} bytes in the payload store)"
+
+
+def stored_text(data: bytes) -> str | None:
+    """The address of a stored payload, as it stands there; None where it is none."""
+    try:
+        return None if address_in(data) is None else data.decode()
+    except ValueError:
+        return None
+
+
+def undecoded(payload: bytes) -> dict[str, Json]:
+    """A payload that its record does not tell: where it is stored, or its bytes."""
+    stored = stored_text(payload)
+    return {"payload_hex": payload.hex()} if stored is None else {"payload_stored": stored}
+
+
+def on_one_line(value: object, chars_max: int) -> str:
+    """The value in at most `chars_max` characters, for people."""
+    text = _shown(value)
+    if isinstance(value, Mapping):
+        text = text[1:-1]
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return short_text(bytes(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_shown(one) for one in value) + "]"
+    plain = to_json(value)
+    # On one line, and without what a terminal would obey.
+    return "".join(one if one.isprintable() else " " for one in str(plain))
+
+
+def _schema(payload: bytes) -> Fields | None:
+    try:
+        foreign_avro(payload.decode())
+    except ValueError:
+        return None
+    schema = json.loads(payload)
+    return schema if isinstance(schema, dict) else None

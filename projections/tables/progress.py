@@ -1,0 +1,434 @@
+"""How far a job is, for people who watch it: one small state, folded from what counts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from coordlog.errors import PayloadLostError, RecordError
+from coordlog.projections.job.reopen import is_opened_again
+from coordlog.projections.job.skips import skip_command
+from coordlog.projections.job.state import Phase, sorted_items
+from coordlog.projections.job.stops import is_driver_stopped
+from coordlog.projections.snapshot.codec import SnapshotUnusableError, state_of
+from coordlog.projections.tables.attempts import split_ids
+from coordlog.projections.tables.payload_json import Fields, PayloadReader
+from coordlog.schemas.evolution import evolve
+from coordlog.schemas.record import NO_CHECKPOINT, Kind, Record
+
+__all__ = ["FinishedWork", "JobEnd", "Progress", "ProgressFold", "apply", "progress"]
+
+_DISCOVERED = "coordlog.splits_discovered@"
+_SKIPPED = "coordlog.split_skipped@"
+_WITHDRAWN = "coordlog.splits_withdrawn@"
+_NOT_LISTED = "coordlog.listing_failed@"
+
+
+class JobEnd(enum.Enum):
+    """Whether a job has ended, and how."""
+
+    OPEN = "open"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedWork:
+    """A split that an attempt has read to its end, while no reset has thrown that away."""
+
+    subtask: int
+    last_barrier: int
+    """The last barrier that the attempt had passed before."""
+    is_kept: bool
+    """It stays finished when its attempt dies (clause L4)."""
+    rows: int
+    bytes_read: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a job is. Made by `apply`, and by nothing else."""
+
+    job_id: str = ""
+    epoch: int = -1
+    driver_id: str = ""
+    is_batch: bool = False
+    parallelism: int = 0
+    end: JobEnd = JobEnd.OPEN
+    is_pruned: bool = False
+    """The log begins with a `SNAPSHOT`: splits, rows, files, checkpoints and failures count since then."""
+    started_us: int | None = None
+    """When the first reign began; microseconds since 1970, UTC."""
+    ended_us: int | None = None
+    last_us: int = 0
+    """Of the last record."""
+    next_sequence: int = 0
+    known: Map[str, None] = field(default_factory=Map)
+    """The splits that a listing has found."""
+    is_listing_complete: bool = False
+    listing_tries: int = 0
+    """Tries to list that have failed one after the other; 0 once one was whole."""
+    listing_problem: str = ""
+    """Why the last of them failed."""
+    listing_failing_since_us: int = 0
+    """When the first of them failed."""
+    finished: Map[str, FinishedWork] = field(default_factory=Map)
+    """By split."""
+    skipped: Map[str, str] = field(default_factory=Map)
+    """The reason by split that is skipped for good (clause J2)."""
+    poison: Map[str, str] = field(default_factory=Map)
+    """The command that skips it, without where the log is, by split, or by an event's sequence."""
+    rows: int = 0
+    """Of the finished splits."""
+    bytes_read: int = 0
+    """Of the finished splits."""
+    splits_thrown_away: int = 0
+    """Splits that were finished and had to be read again."""
+    live: Map[int, int] = field(default_factory=Map)
+    """The running attempt of each subtask that has one."""
+    attempts_started: int = 0
+    attempts_lost: int = 0
+    """Attempts that ended before their subtask finished, whoever ended them."""
+    last_checkpoint: int = NO_CHECKPOINT
+    """The highest that completed on the current branch."""
+    last_checkpoint_us: int | None = None
+    """When it completed."""
+    checkpoints_completed: int = 0
+    checkpoints_aborted: int = 0
+    rows_published: int = 0
+    files_published: int = 0
+    bytes_published: int = 0
+    failures: int = 0
+    """Local and global failovers that a failure caused."""
+    last_failure: str | None = None
+    openings: int = 1
+    """How often the job was opened: by its first run, and again after it had finished."""
+    rows_before: int = 0
+    """Published before it was last opened again."""
+    files_before: int = 0
+    """Published before it was last opened again."""
+
+    @property
+    def splits_known(self) -> int:
+        """How many splits a listing has found."""
+        return len(self.known)
+
+    @property
+    def splits_finished(self) -> int:
+        """How many splits are finished, as of now."""
+        return len(self.finished)
+
+
+def progress(records: Iterable[Record]) -> Progress:
+    """How far a job is.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    fold = ProgressFold()
+    for record in records:
+        fold.apply(record)
+    return fold.progress
+
+
+class ProgressFold:
+    """Folds records with the payload types that they register.
+
+    One thread applies; any thread may look at `progress`.
+    """
+
+    def __init__(self) -> None:
+        self._reader = PayloadReader()
+        self.progress = Progress()
+
+    def apply(self, record: Record) -> None:
+        """One more record that counts, in log order; one applied before changes nothing."""
+        before = self.progress
+        if record.kind is Kind.SNAPSHOT and before.epoch == -1:
+            self._begin(record)
+            return
+        if record.kind is Kind.EPOCH_STARTED:
+            is_known = record.epoch <= before.epoch
+        else:
+            is_known = record.sequence is not None and record.sequence < before.next_sequence
+        if not is_known:
+            self.progress = apply(before, record, self._reader.read(record))
+
+    def _begin(self, record: Record) -> None:
+        """A pruned log begins with this: what has been read and published before is not in it."""
+        try:
+            state = state_of(record)
+        except (SnapshotUnusableError, PayloadLostError) as error:
+            raise RecordError(-1, record.kind.value, str(error)) from error
+        self._reader.begin(state.schemas)
+        ends = {Phase.FINISHED: JobEnd.FINISHED, Phase.FAILED: JobEnd.FAILED}
+        subtasks = sorted_items(state.subtasks)
+        self.progress = Progress(
+            job_id=state.job_id,
+            epoch=state.epoch,
+            driver_id=state.driver_id,
+            is_batch=state.is_batch,
+            parallelism=state.parallelism,
+            end=ends.get(state.phase, JobEnd.OPEN),
+            is_pruned=True,
+            started_us=record.timestamp_us,
+            last_us=record.timestamp_us,
+            next_sequence=(record.sequence or 0) + 1,
+            live=Map({n: one.attempt.attempt_number for n, one in subtasks if one.attempt}),
+            attempts_started=sum(one.next_attempt_number for _, one in subtasks),
+        )
+
+
+def apply(state: Progress, record: Record, fields: Fields | None) -> Progress:
+    """The progress after one more record that counts.
+
+    Args:
+        state: Before it.
+        record: The next in log order.
+        fields: Its payload, decoded; None where it has none that can be.
+    """
+    state = _by_kind(state, record, fields or {})
+    if "poison" in record.attributes:
+        what = record.attributes.get("split_id") or record.attributes.get("event_sequence", "")
+        command = skip_command(record.job_id, record.attributes)
+        state = evolve(state, poison=state.poison.set(what, command))
+    sequence = record.sequence
+    return evolve(
+        state,
+        last_us=record.timestamp_us,
+        next_sequence=state.next_sequence if sequence is None else sequence + 1,
+    )
+
+
+def _by_kind(state: Progress, record: Record, fields: Fields) -> Progress:
+    match record.kind:
+        case Kind.EPOCH_STARTED:
+            return _epoch_started(state, record)
+        case Kind.FACT if record.attributes.get("closed") == "true":
+            return state  # for a coordinator that was closed: recorded only (clause A6)
+        case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
+            return _discovered(state, fields)
+        case Kind.FACT if (record.payload_type or "").startswith(_WITHDRAWN):
+            ids = fields.get("split_ids")
+            left = {str(one) for one in ids} if isinstance(ids, list) else set[str]()
+            known = state.known
+            for split_id in sorted(left):
+                known = known.delete(split_id) if split_id in known else known
+            return evolve(state, known=known)
+        case Kind.FACT if (record.payload_type or "").startswith(_NOT_LISTED):
+            is_first = state.listing_tries == 0
+            since_us = record.timestamp_us if is_first else state.listing_failing_since_us
+            return evolve(
+                state,
+                listing_tries=state.listing_tries + 1,
+                listing_problem=str(fields.get("problem")),
+                listing_failing_since_us=since_us,
+            )
+        case Kind.FACT if (record.payload_type or "").startswith(_SKIPPED):
+            return _skipped(state, record, fields)
+        case Kind.FACT if is_driver_stopped(record):
+            return evolve(state, live=Map())
+        case Kind.ATTEMPT_STARTED | Kind.ATTEMPT_FAILED | Kind.SUBTASK_COMPLETED:
+            return _attempt(state, record)
+        case Kind.SPLIT_FINISHED:
+            return _split_finished(state, record, fields)
+        case Kind.SUBTASK_RESET | Kind.RESET_TO_CHECKPOINT:
+            return _reset(state, record)
+        case Kind.CHECKPOINT_COMPLETED | Kind.CHECKPOINT_ABORTED:
+            return _checkpoint(state, record)
+        case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
+            return evolve(
+                state,
+                rows_published=state.rows_published + _number(fields, "rows"),
+                files_published=state.files_published + _number(fields, "file_count"),
+                bytes_published=state.bytes_published + _number(fields, "size_bytes"),
+            )
+        case Kind.COORDINATORS_STARTED:
+            if is_opened_again(record):
+                state = _opened_again(state)
+            return evolve(state, end=JobEnd.OPEN, ended_us=None)
+        case Kind.GLOBAL_FAILURE:
+            return evolve(state, failures=state.failures + 1, last_failure=record.reason)
+        case Kind.JOB_FINISHED:
+            return evolve(state, end=JobEnd.FINISHED, ended_us=record.timestamp_us)
+        case Kind.JOB_FAILED:
+            state = _all_lost(state)
+            return evolve(
+                state,
+                end=JobEnd.FAILED,
+                ended_us=record.timestamp_us,
+                last_failure=record.reason,
+            )
+        case _:
+            return state
+
+
+def _epoch_started(state: Progress, record: Record) -> Progress:
+    says = record.attributes
+    if state.epoch >= 0 and record.job_id != state.job_id:
+        state = _begun_from_another(state)
+    return evolve(
+        _all_lost(state),
+        job_id=record.job_id,
+        epoch=record.epoch,
+        driver_id=record.driver_id,
+        is_batch=says.get("mode") == "batch",
+        listing_tries=0,
+        parallelism=int(says.get("parallelism", "0")),
+        started_us=record.timestamp_us if state.started_us is None else state.started_us,
+    )
+
+
+def _begun_from_another(state: Progress) -> Progress:
+    """What has been read up to the checkpoint counts; what the other job has done beside that does not."""
+    return evolve(
+        _all_lost(state),
+        started_us=None,
+        attempts_started=0,
+        attempts_lost=0,
+        splits_thrown_away=0,
+        checkpoints_completed=0,
+        checkpoints_aborted=0,
+        rows_published=0,
+        files_published=0,
+        bytes_published=0,
+        failures=0,
+        last_failure=None,
+        openings=1,
+        rows_before=0,
+        files_before=0,
+    )
+
+
+def _discovered(state: Progress, fields: Fields) -> Progress:
+    known = state.known
+    for split_id in split_ids(fields):
+        known = known.set(split_id, None)
+    is_complete = state.is_listing_complete or fields.get("is_complete") is True
+    return evolve(
+        state,
+        known=known,
+        is_listing_complete=is_complete,
+        listing_tries=0,
+    )
+
+
+def _skipped(state: Progress, record: Record, fields: Fields) -> Progress:
+    split_id = str(fields.get("split_id"))
+    poison = state.poison.delete(split_id) if split_id in state.poison else state.poison
+    return evolve(state, skipped=state.skipped.set(split_id, record.reason or ""), poison=poison)
+
+
+def _attempt(state: Progress, record: Record) -> Progress:
+    subtask, attempt_number = record.subtask, record.attempt_number
+    if subtask is None or attempt_number is None:
+        return state
+    if record.kind is Kind.ATTEMPT_STARTED:
+        return evolve(
+            state,
+            live=state.live.set(subtask, attempt_number),
+            attempts_started=state.attempts_started + 1,
+        )
+    is_live = state.live.get(subtask) == attempt_number
+    live = state.live.delete(subtask) if is_live else state.live
+    if record.kind is Kind.SUBTASK_COMPLETED:
+        return evolve(state, live=live)
+    # One that its driver's end or a global failover has ended is told of again: it counts once.
+    return evolve(
+        state,
+        live=live,
+        attempts_lost=state.attempts_lost + (1 if is_live else 0),
+        failures=state.failures + (1 if is_live else 0),
+        last_failure=record.reason if is_live else state.last_failure,
+    )
+
+
+def _opened_again(state: Progress) -> Progress:
+    """What is finished is committed: no reset gives it back any more."""
+    finished = state.finished
+    for split_id, work in sorted_items(finished):
+        settled = replace(work, last_barrier=NO_CHECKPOINT - 1, is_kept=True)
+        finished = finished.set(split_id, settled)
+    return evolve(
+        state,
+        finished=finished,
+        is_listing_complete=False,
+        openings=state.openings + 1,
+        rows_before=state.rows_published,
+        files_before=state.files_published,
+    )
+
+
+def _all_lost(state: Progress) -> Progress:
+    return evolve(state, live=Map(), attempts_lost=state.attempts_lost + len(state.live))
+
+
+def _split_finished(state: Progress, record: Record, fields: Fields) -> Progress:
+    if record.subtask is None:
+        return state
+    barrier = record.last_barrier
+    work = FinishedWork(
+        subtask=record.subtask,
+        last_barrier=NO_CHECKPOINT if barrier is None else barrier,
+        is_kept=record.attributes.get("kept") == "true",
+        rows=_number(fields, "rows"),
+        bytes_read=_number(fields, "bytes_read"),
+    )
+    split_id = str(fields.get("split_id"))
+    before = state.finished.get(split_id)
+    return evolve(
+        state,
+        finished=state.finished.set(split_id, work),
+        rows=state.rows + work.rows - (before.rows if before else 0),
+        bytes_read=state.bytes_read + work.bytes_read - (before.bytes_read if before else 0),
+    )
+
+
+def _reset(state: Progress, record: Record) -> Progress:
+    """Give back what was finished after the barrier of the checkpoint that is gone back to."""
+    number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
+    is_local = record.kind is Kind.SUBTASK_RESET
+    finished, rows, bytes_read, thrown = state.finished, state.rows, state.bytes_read, 0
+    for split_id, work in sorted_items(state.finished):
+        if is_local and (work.subtask != record.subtask or work.is_kept):
+            continue
+        if work.last_barrier >= number:
+            finished = finished.delete(split_id)
+            rows, bytes_read = rows - work.rows, bytes_read - work.bytes_read
+            thrown += 1
+    state = evolve(
+        state,
+        finished=finished,
+        rows=rows,
+        bytes_read=bytes_read,
+        splits_thrown_away=state.splits_thrown_away + thrown,
+    )
+    if is_local:
+        return state
+    return evolve(
+        _all_lost(state),
+        last_checkpoint=number,
+        end=JobEnd.OPEN,
+        ended_us=None,
+        listing_tries=0,
+    )
+
+
+def _checkpoint(state: Progress, record: Record) -> Progress:
+    if record.kind is Kind.CHECKPOINT_ABORTED:
+        return evolve(state, checkpoints_aborted=state.checkpoints_aborted + 1)
+    number = record.checkpoint_id
+    return evolve(
+        state,
+        last_checkpoint=NO_CHECKPOINT if number is None else number,
+        last_checkpoint_us=record.timestamp_us,
+        checkpoints_completed=state.checkpoints_completed + 1,
+    )
+
+
+def _number(fields: Fields, name: str) -> int:
+    value = fields.get(name)
+    return value if isinstance(value, int) else 0

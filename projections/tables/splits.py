@@ -1,0 +1,516 @@
+"""Every split of a job: who was given it, who finished it, whose work was thrown away and why.
+
+A *hold* is one attempt's time with one split. It begins when the split is assigned to the attempt,
+or when the attempt starts from a checkpoint at which its subtask had the split and had not finished
+it. A reset to checkpoint m throws a hold away unless the attempt had finished the split before its
+barrier of m (or, at the reset of one subtask, with committables that are kept: clause L4). A hold
+is thrown away once at most, and then
+
+* *in whole* where the split was assigned after the cut of m: it is read again from its beginning;
+* *in part* where the subtask had it at m already: what was read of it after m, perhaps nothing, is
+  read again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from coordlog.projections.job.checkpoints import restored_subtasks
+from coordlog.projections.tables.attempts import ADD_SPLITS, AttemptFold, split_ids
+from coordlog.projections.tables.payload_json import Fields, PayloadReader
+from coordlog.schemas.record import BATCH_COMPLETE, NO_CHECKPOINT, Kind, Record
+
+__all__ = ["Assignment", "SplitFold", "SplitPlace", "SplitRow", "ThrownAway", "splits"]
+
+_DISCOVERED: Final = "coordlog.splits_discovered@"
+NEXT_SPLITS: Final = "coordlog.next_splits@"
+SPLITS_GIVEN: Final = "coordlog.splits_given@"
+SKIPPED: Final = "coordlog.split_skipped@"
+WITHDRAWN: Final = "coordlog.splits_withdrawn@"
+"""Before the version of the type that says so."""
+_OF_QUERIES: Final = (Kind.REQUEST, Kind.RESPONSE)
+"""What these give to tasks of queries, no reset takes back: the state of reads survives it."""
+
+
+class SplitPlace(enum.Enum):
+    """Where a split is (clause L3)."""
+
+    WAITING = "waiting"
+    """With no attempt."""
+    ASSIGNED = "assigned"
+    FINISHED = "finished"
+    IN_CHECKPOINT = "in checkpoint"
+    """A checkpoint that has completed, or the end of a batch job, holds all its rows."""
+    COMMITTED = "committed"
+    """What that checkpoint and those before it allow to commit is committed, or is nothing."""
+    SKIPPED = "skipped"
+    """Not read, or not any further (clause J2)."""
+    WITHDRAWN = "withdrawn"
+    """A later listing has cut its file otherwise, or was told to leave it out; none of its rows was in use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A split was sent to an attempt."""
+
+    subtask: int
+    attempt_number: int
+    sequence: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrownAway:
+    """An attempt's work on a split was lost."""
+
+    operator_id: str
+    split_id: str
+    subtask: int
+    attempt_number: int
+    checkpoint_id: int
+    """Of the reset; -1 is the start."""
+    sequence: int
+    """Of the reset."""
+    is_whole: bool
+    """The split is read again from its beginning, not from where the checkpoint has it."""
+    was_finished: bool
+    reason: str
+    """Why the attempt ended, or that the job went back."""
+    reread_by: tuple[int, int] | None = None
+    """Subtask and attempt number of who had the split next; None while nobody has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """One split."""
+
+    operator_id: str
+    split_id: str
+    place: SplitPlace
+    discovered_us: int | None
+    """Microseconds since 1970, UTC."""
+    assignments: tuple[Assignment, ...]
+    """In log order; the splits that an attempt was restored with are not assigned again."""
+    finished_by: tuple[int, int] | None
+    """Subtask and attempt number, where this was not thrown away."""
+    rows: int | None
+    """Of a skipped split those that stay, where an attempt has said so and that was not thrown away."""
+    thrown_away: tuple[ThrownAway, ...]
+    """In log order."""
+    checkpoint_id: int | None
+    """The one that holds its rows; -1 at the end of a batch job."""
+    skipped_because: str | None = None
+    """Why it is skipped; None where it is not."""
+    committed_us: int | None = None
+    """When it came to be committed; None where it is not."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Completion:
+    """A checkpoint has completed, or a batch job ended."""
+
+    number: int
+    committed_us: int | None = None
+    """When what it and those before it allow was committed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hold:
+    subtask: int
+    attempt_number: int
+    assigned: int | None
+    """The sequence of the assignment, to this attempt or to one before it; None where the log does
+    not show it."""
+    finished_barrier: int | None = None
+    """The last barrier before it was finished, or before the reader let go of it as skipped."""
+    is_skipped: bool = False
+    rows: int | None = 0
+    is_kept: bool = False
+    is_over: bool = False
+    completion: _Completion | None = None
+
+    def survives(self, record: Record, checkpoint_id: int) -> bool:
+        if self.finished_barrier is None:
+            return False
+        kept = self.is_kept and record.kind is Kind.SUBTASK_RESET
+        return kept or self.finished_barrier < checkpoint_id
+
+
+@dataclass(slots=True, kw_only=True)
+class _Thrown:
+    value: ThrownAway
+    reread_by: tuple[int, int] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Split:
+    discovered_us: int | None = None
+    skipped_because: str | None = None
+    withdrawn_because: str | None = None
+    assignments: list[Assignment] = field(default_factory=list)
+    holds: dict[tuple[int, int], _Hold] = field(default_factory=dict)
+    thrown: list[_Thrown] = field(default_factory=list)
+
+    def hold(self, subtask: int, attempt_number: int, assigned: int | None) -> _Hold:
+        """The attempt's hold, begun now where it has none."""
+        key = (subtask, attempt_number)
+        known = self.holds.get(key)
+        if known is None:
+            known = self.holds[key] = _Hold(
+                subtask=subtask, attempt_number=attempt_number, assigned=assigned
+            )
+            for one in self.thrown:
+                one.reread_by = one.reread_by or key
+        return known
+
+
+def splits(records: Iterable[Record]) -> tuple[SplitRow, ...]:
+    """The splits of a job, by operator and split id.
+
+    Args:
+        records: All that counts, in log order, from the log's first record on.
+    """
+    reader, attempt_fold, split_fold = PayloadReader(), AttemptFold(), SplitFold()
+    for record in records:
+        fields = reader.read(record)
+        attempt_fold.apply(record, fields)
+        split_fold.apply(record, fields, attempt_fold)
+    return split_fold.rows()
+
+
+class SplitFold:
+    """The fold behind `splits`.
+
+    `apply` takes each record that counts, in log order; `rows` may be asked any time.
+    """
+
+    def __init__(self) -> None:
+        self._splits: dict[tuple[str, str], _Split] = {}
+        self._of_subtask: dict[int, dict[tuple[str, str], None]] = {}
+        """The splits of which a subtask has a hold that is not over; without those of queries."""
+        self._uncommitted: dict[tuple[str, str], None] = {}
+        """The splits with a finished hold that no completed checkpoint has."""
+        self._asking: dict[int, tuple[int, int]] = {}
+        """Tasks of queries, as partition and task attempt, by the sequence of the request that waits."""
+        self._cuts: dict[tuple[int, str], int] = {}
+        self._ackers: dict[tuple[int, int], int] = {}
+        """Who acked: attempt number by checkpoint and subtask."""
+        self._parallelism = 1
+        self._parallelism_of: dict[int, int] = {}
+        """Of each completed checkpoint."""
+        self._open_intents: dict[int, int] = {}
+        """The checkpoint of each intent that has no outcome, by sequence."""
+        self._promised: set[int] = set()
+        """The checkpoints whose completion allows to commit something."""
+        self._unsettled: set[int] = set()
+        """Those that have completed, until what they allow is committed."""
+        self._uncommitted_yet: list[_Completion] = []
+        self._newest: _Completion | None = None
+        """The last completion."""
+
+    def rows(self) -> tuple[SplitRow, ...]:
+        """All splits so far, by operator and split id."""
+        return tuple(self._row(key, self._splits[key]) for key in sorted(self._splits))
+
+    def apply(self, record: Record, fields: Fields | None, attempts: AttemptFold) -> None:
+        """One more record, with its payload decoded; `attempts` has it already."""
+        match record.kind:
+            case Kind.FACT if record.attributes.get("closed") == "true":
+                pass  # for a coordinator that was closed: recorded only (clause A6)
+            case Kind.FACT if (record.payload_type or "").startswith(_DISCOVERED):
+                for split_id in split_ids(fields):
+                    split = self._split(record, split_id)
+                    split.withdrawn_because = None
+                    if split.discovered_us is None:
+                        split.discovered_us = record.timestamp_us
+            case Kind.FACT if (record.payload_type or "").startswith(WITHDRAWN) and fields:
+                ids = fields.get("split_ids")
+                for split_id in ids if isinstance(ids, list) else ():
+                    self._split(record, str(split_id)).withdrawn_because = str(fields.get("why"))
+            case Kind.FACT if (record.payload_type or "").startswith(SKIPPED) and fields:
+                self._skipped(record, fields)
+            case Kind.EVENT_TO_SUBTASK if (record.payload_type or "").startswith(ADD_SPLITS):
+                self._assigned(record, split_ids(fields))
+            case Kind.SPLIT_FINISHED if fields is not None:
+                self._finished(record, fields)
+            case Kind.REQUEST if (record.payload_type or "").startswith(NEXT_SPLITS) and fields:
+                self._queried(record, fields)
+            case Kind.RESPONSE if (record.payload_type or "").startswith(SPLITS_GIVEN):
+                self._given(record, split_ids(fields))
+            case Kind.ATTEMPT_STARTED:
+                self._inherit(record)
+            case Kind.SUBTASK_RESET if record.subtask is not None:
+                self._reset(record, [record.subtask], attempts)
+            case Kind.RESET_TO_CHECKPOINT:
+                self._reset(record, sorted(self._of_subtask), attempts)
+            case Kind.EPOCH_STARTED:
+                self._parallelism = int(record.attributes.get("parallelism", "1"))
+            case Kind.JOB_FINISHED:
+                self._unsettled.clear()
+                self._settle(record)
+                # All is committed: where the job is opened again, no reset gives any of it back.
+                self._of_subtask.clear()
+                self._uncommitted.clear()
+            case _:
+                self._of_checkpoint(record)
+        if fields is not None and fields.get("committables"):
+            self._promise(record)
+
+    def _promise(self, record: Record) -> None:
+        barrier = record.last_barrier
+        match record.kind:
+            case Kind.CHECKPOINT_ACKED if record.checkpoint_id is not None:
+                self._promised.add(record.checkpoint_id)
+            case Kind.SUBTASK_COMPLETED | Kind.SPLIT_FINISHED:
+                self._promised.add(1 + (NO_CHECKPOINT if barrier is None else barrier))
+            case _:
+                pass
+
+    def _of_checkpoint(self, record: Record) -> None:
+        number, sequence = record.checkpoint_id, record.sequence
+        if number is None or sequence is None:
+            return
+        match record.kind:
+            case Kind.COORDINATOR_CHECKPOINTED:
+                self._cuts[number, record.operator_id or ""] = sequence
+            case Kind.CHECKPOINT_ACKED if record.subtask is not None:
+                assert record.attempt_number is not None
+                self._ackers[number, record.subtask] = record.attempt_number
+            case Kind.CHECKPOINT_COMPLETED:
+                self._parallelism_of[number] = self._parallelism
+                self._completed(number)
+                self._settle(record)
+            case Kind.COORDINATOR_NOTIFIED if number == BATCH_COMPLETE:
+                self._completed(number)
+                self._settle(record)
+            case Kind.COMMIT_INTENT:
+                self._open_intents[sequence] = number
+                self._unsettled.add(number)
+                self._unsettle(number)
+            case Kind.COMMIT_OUTCOME if record.attributes.get("settled") == "true":
+                self._open_intents.pop(-1 if record.cause is None else record.cause, None)
+                still = min(self._open_intents.values(), default=number + 1)
+                self._unsettled -= {one for one in self._unsettled if one <= number and one < still}
+                self._settle(record)
+            case _:
+                pass
+
+    def _settle(self, record: Record) -> None:
+        """What waits for no commit any more is committed now."""
+        oldest = min(self._unsettled, default=None)
+        left: list[_Completion] = []
+        for one in self._uncommitted_yet:
+            if oldest is not None and oldest <= one.number:
+                left.append(one)
+            else:
+                one.committed_us = record.timestamp_us
+        self._uncommitted_yet = left
+
+    def _unsettle(self, number: int) -> None:
+        """The newest completion has something to commit after all, which no committable told."""
+        newest = self._newest
+        if newest is not None and newest.number == number and newest.committed_us is not None:
+            newest.committed_us = None
+            self._uncommitted_yet.append(newest)
+
+    def _split(self, record: Record, split_id: str) -> _Split:
+        return self._splits.setdefault((record.operator_id or "", split_id), _Split())
+
+    def _hold(self, record: Record, split_id: str, assigned: int | None) -> _Hold:
+        assert record.subtask is not None
+        assert record.attempt_number is not None
+        if record.kind not in _OF_QUERIES:
+            held = self._of_subtask.setdefault(record.subtask, {})
+            held[record.operator_id or "", split_id] = None
+        split = self._split(record, split_id)
+        return split.hold(record.subtask, record.attempt_number, assigned)
+
+    def _assigned(self, record: Record, ids: list[str]) -> None:
+        assert record.subtask is not None
+        assert record.attempt_number is not None
+        assert record.sequence is not None
+        for split_id in ids:
+            assignment = Assignment(
+                subtask=record.subtask,
+                attempt_number=record.attempt_number,
+                sequence=record.sequence,
+                timestamp_us=record.timestamp_us,
+            )
+            self._split(record, split_id).assignments.append(assignment)
+            self._hold(record, split_id, record.sequence)
+
+    def _finished(self, record: Record, fields: Fields) -> None:
+        rows = fields.get("rows")
+        hold = self._hold(record, str(fields.get("split_id")), None)
+        barrier = record.last_barrier
+        hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
+        hold.rows = rows if isinstance(rows, int) else 0
+        hold.is_kept = record.attributes.get("kept") == "true"
+        self._uncommitted[record.operator_id or "", str(fields.get("split_id"))] = None
+
+    def _queried(self, record: Record, fields: Fields) -> None:
+        """A task of a query asks on: its partition and task attempt stand for subtask and attempt."""
+        partition, task = fields.get("partition"), fields.get("task_attempt_id")
+        finished = fields.get("finished")
+        if not isinstance(partition, int) or not isinstance(task, int) or record.sequence is None:
+            return
+        self._asking[record.sequence] = (partition, task)
+        by_task = replace(record, subtask=partition, attempt_number=task)
+        for one in finished if isinstance(finished, list) else ():
+            if isinstance(one, Mapping):
+                self._finished(by_task, cast("Fields", one))
+
+    def _given(self, record: Record, ids: list[str]) -> None:
+        """The splits that a task of a query is given, those that it has for the second time included."""
+        asking = self._asking.pop(-1 if record.cause is None else record.cause, None)
+        if asking is not None:
+            self._assigned(replace(record, subtask=asking[0], attempt_number=asking[1]), ids)
+
+    def _skipped(self, record: Record, fields: Fields) -> None:
+        split_id = str(fields.get("split_id"))
+        self._split(record, split_id).skipped_because = record.reason or ""
+        if record.subtask is None:
+            return  # nobody's reader says it: who has the split is reset, and says it then
+        rows, barrier = fields.get("rows"), record.last_barrier
+        hold = self._hold(record, split_id, None)
+        hold.finished_barrier = NO_CHECKPOINT if barrier is None else barrier
+        hold.is_skipped = True
+        hold.rows = rows if isinstance(rows, int) else None
+        self._uncommitted[record.operator_id or "", split_id] = None
+
+    def _inherit(self, record: Record) -> None:
+        """An attempt is restored with what its subtask had, unfinished, at the checkpoint."""
+        subtask, number = record.subtask, record.checkpoint_id
+        assert subtask is not None
+        assert record.attempt_number is not None
+        if number is None or number == NO_CHECKPOINT:
+            return
+        was = self._parallelism_of.get(number, self._parallelism)
+        ackers = [
+            (one, self._ackers[number, one])
+            for one in restored_subtasks(was, self._parallelism, subtask)
+            if (number, one) in self._ackers
+        ]
+        for (operator_id, split_id), split in list(self._splits.items()):
+            found = [split.holds[one] for one in ackers if one in split.holds]
+            before = found[0] if found else None
+            if before is None or before.assigned is None:
+                continue
+            had_it = before.assigned < self._cuts.get((number, operator_id), -1)
+            is_done = before.finished_barrier is not None and before.finished_barrier < number
+            if had_it and not is_done:
+                self._of_subtask.setdefault(subtask, {})[operator_id, split_id] = None
+                split.hold(subtask, record.attempt_number, before.assigned)
+
+    def _reset(self, record: Record, subtasks: list[int], attempts: AttemptFold) -> None:
+        number = NO_CHECKPOINT if record.checkpoint_id is None else record.checkpoint_id
+        for subtask in subtasks:
+            held = self._of_subtask.get(subtask, {})
+            for key in sorted(held):
+                split = self._splits[key]
+                for hold in split.holds.values():
+                    if hold.subtask != subtask or hold.is_over:
+                        continue
+                    if not hold.survives(record, number):
+                        hold.is_over = True
+                        split.thrown.append(self._thrown(key, hold, record, number, attempts))
+                if all(one.is_over for one in split.holds.values() if one.subtask == subtask):
+                    del held[key]
+
+    def _thrown(
+        self,
+        key: tuple[str, str],
+        hold: _Hold,
+        record: Record,
+        checkpoint_id: int,
+        attempts: AttemptFold,
+    ) -> _Thrown:
+        attempt = attempts.row_of(hold.subtask, hold.attempt_number)
+        reason = None if attempt is None else attempt.reason
+        cut = self._cuts.get((checkpoint_id, key[0]), -1)
+        return _Thrown(
+            value=ThrownAway(
+                operator_id=key[0],
+                split_id=key[1],
+                subtask=hold.subtask,
+                attempt_number=hold.attempt_number,
+                checkpoint_id=checkpoint_id,
+                sequence=-1 if record.sequence is None else record.sequence,
+                is_whole=hold.assigned is not None and hold.assigned > cut,
+                was_finished=hold.finished_barrier is not None and not hold.is_skipped,
+                reason=reason or f"the job went back to checkpoint {checkpoint_id}",
+            )
+        )
+
+    def _completed(self, number: int) -> None:
+        allowed = {one for one in self._promised if one <= number or number == BATCH_COMPLETE}
+        self._promised -= allowed
+        if allowed:
+            self._unsettled.add(number)
+        completion = self._newest = _Completion(number=number)
+        self._uncommitted_yet.append(completion)
+        for key in list(self._uncommitted):
+            left = False
+            for hold in self._splits[key].holds.values():
+                barrier = hold.finished_barrier
+                if barrier is None or hold.is_over or hold.completion is not None:
+                    continue
+                if barrier < number or number == BATCH_COMPLETE:
+                    hold.completion = completion
+                else:
+                    left = True
+            if not left:
+                del self._uncommitted[key]
+
+    def _row(self, key: tuple[str, str], split: _Split) -> SplitRow:
+        live = [one for one in split.holds.values() if not one.is_over]
+        done = next((one for one in reversed(live) if one.finished_barrier is not None), None)
+        is_finished = done is not None and not done.is_skipped
+        completion = None if done is None else done.completion
+        if split.skipped_because is not None and not is_finished:
+            place = SplitPlace.SKIPPED
+        elif done is None and not live and split.withdrawn_because is not None:
+            place = SplitPlace.WITHDRAWN
+        elif done is None:
+            place = SplitPlace.ASSIGNED if live else SplitPlace.WAITING
+        elif completion is None:
+            place = SplitPlace.FINISHED
+        else:
+            is_committed = completion.committed_us is not None
+            place = SplitPlace.COMMITTED if is_committed else SplitPlace.IN_CHECKPOINT
+        return SplitRow(
+            operator_id=key[0],
+            split_id=key[1],
+            place=place,
+            discovered_us=split.discovered_us,
+            assignments=tuple(split.assignments),
+            finished_by=None
+            if done is None or done.is_skipped
+            else (done.subtask, done.attempt_number),
+            rows=None if done is None else done.rows,
+            thrown_away=tuple(_with_reader(one) for one in split.thrown),
+            checkpoint_id=None if completion is None else completion.number,
+            skipped_because=split.skipped_because,
+            committed_us=completion.committed_us
+            if completion is not None and place is SplitPlace.COMMITTED
+            else None,
+        )
+
+
+def _with_reader(one: _Thrown) -> ThrownAway:
+    value = one.value
+    return ThrownAway(
+        operator_id=value.operator_id,
+        split_id=value.split_id,
+        subtask=value.subtask,
+        attempt_number=value.attempt_number,
+        checkpoint_id=value.checkpoint_id,
+        sequence=value.sequence,
+        is_whole=value.is_whole,
+        was_finished=value.was_finished,
+        reason=value.reason,
+        reread_by=one.reread_by,
+    )

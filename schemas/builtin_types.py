@@ -1,0 +1,372 @@
+"""The payloads of the log's own records. Their names begin with `coordlog.`; each schema is pinned by a golden test."""
+
+# No `from __future__ import annotations` here: the library that derives the schemas refuses it.
+
+from coordlog.schemas.payload import Payload, fact, payload, request, response
+
+__all__ = [
+    "BUILTIN_PAYLOADS",
+    "AttemptRef",
+    "AttemptSnapshot",
+    "CheckpointKept",
+    "CheckpointLetGo",
+    "CheckpointMetadata",
+    "CheckpointMetadataV1",
+    "CheckpointMetadataV2",
+    "CheckpointTriggered",
+    "Committable",
+    "CoordinatorCut",
+    "DriverStopped",
+    "EventSkipped",
+    "FinishedSubtask",
+    "JobSnapshot",
+    "KeepCheckpoint",
+    "KeepRecorded",
+    "LetGoCheckpoint",
+    "OperatorState",
+    "Refused",
+    "SchemaFingerprint",
+    "SkipEvent",
+    "SkipRecorded",
+    "SkipSplit",
+    "SnapshotTaken",
+    "SnapshotWanted",
+    "SplitFinished",
+    "SplitSkipped",
+    "StopRequested",
+    "SubtaskSnapshot",
+    "WorkDone",
+]
+
+
+@payload("coordlog.operator_state", version=1)
+class OperatorState(Payload):
+    """What one operator of an attempt's chain hands over at a barrier."""
+
+    operator_id: str
+    state: bytes | None = None
+
+
+@payload("coordlog.committable", version=1)
+class Committable(Payload):
+    """What one operator of an attempt hands over to be made visible, in that operator's own encoding."""
+
+    operator_id: str
+    content: bytes
+
+
+@payload("coordlog.attempt_snapshot", version=1)
+class AttemptSnapshot(Payload):
+    """All that an attempt's chain hands over at a barrier, at the end of a split, or with its completion."""
+
+    states: list[OperatorState]
+    committables: list[Committable]
+
+
+@payload("coordlog.attempt_ref", version=1)
+class AttemptRef(Payload):
+    """One execution attempt."""
+
+    subtask: int
+    attempt_number: int
+
+
+@payload("coordlog.checkpoint_triggered", version=1)
+class CheckpointTriggered(Payload):
+    """The attempts that a checkpoint waits for, and the subtasks that had finished before it."""
+
+    attempts: list[AttemptRef]
+    finished_subtasks: list[int]
+
+
+@payload("coordlog.split_finished", version=1)
+class SplitFinished(Payload):
+    """A split that an attempt has ended. In batch, `committables` hold all its rows."""
+
+    split_id: str
+    rows: int
+    bytes_read: int
+    committables: list[Committable]
+
+
+@payload("coordlog.coordinator_cut", version=1)
+class CoordinatorCut(Payload):
+    """A coordinator's part of a checkpoint. `state` is None where the state is the fold at `sequence`."""
+
+    operator_id: str
+    sequence: int
+    state: bytes | None = None
+
+
+@payload("coordlog.subtask_snapshot", version=1)
+class SubtaskSnapshot(Payload):
+    """A subtask's part of a checkpoint."""
+
+    subtask: int
+    attempt_number: int
+    states: list[OperatorState]
+
+
+@payload("coordlog.finished_subtask", version=1)
+class FinishedSubtask(Payload):
+    """A subtask that had finished, with its last states."""
+
+    subtask: int
+    attempt_number: int
+    states: list[OperatorState]
+
+
+@payload("coordlog.checkpoint_metadata", version=1)
+class CheckpointMetadataV1(Payload):
+    """What `CHECKPOINT_COMPLETED` held first: nothing of the coordinators. Read, not written."""
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    oldest_retained: int
+
+
+@payload("coordlog.checkpoint_metadata", version=2)
+class CheckpointMetadataV2(Payload):
+    """What `CHECKPOINT_COMPLETED` held next: no hash and no fingerprints. Read, not written."""
+
+    class Meta:
+        """Name and text of the schema that is released: logs have its fingerprint."""
+
+        schema_name = "CheckpointMetadata"
+        schema_doc = (
+            "What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name."
+        )
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    coordinators: list[CoordinatorCut]
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    in_flight_events: list[int]
+    oldest_retained: int
+
+
+@payload("coordlog.schema_fingerprint", version=1)
+class SchemaFingerprint(Payload):
+    """A payload type that the job has used, and the fingerprint of its schema as `TYPE_REGISTERED` has it."""
+
+    payload_type: str
+    fingerprint: str
+
+
+@payload("coordlog.checkpoint_metadata", version=3)
+class CheckpointMetadata(Payload):
+    """What `CHECKPOINT_COMPLETED` holds: everything that a restore needs to be told by name."""
+
+    metadata_version: int
+    job_id: str
+    epoch: int
+    checkpoint_id: int
+    triggered_sequence: int
+    cluster_id: str
+    topic_id: str
+    parallelism: int
+    coordinators: list[CoordinatorCut]
+    subtasks: list[SubtaskSnapshot]
+    finished: list[FinishedSubtask]
+    in_flight_events: list[int]
+    """Sequences of the events of the cut's channel state, in log order."""
+    oldest_retained: int
+    """The oldest checkpoint that is still retained once this one has completed."""
+    schemas: list[SchemaFingerprint]
+    """Payload types that the job has used by then."""
+    state_sha256: bytes
+    """Hash of the checkpoint as the fold has it: `projections.checkpoint_digest`. Zeros in redacted copies."""
+
+
+@payload("coordlog.job_snapshot", version=1)
+class JobSnapshot(Payload):
+    """What `SNAPSHOT` holds: the whole job state before it, as the snapshot codec encodes it."""
+
+    state_version: int
+    schema_fingerprint: str
+    """Of the Avro schema of the encoded state."""
+    state_bytes: int
+    """Its length."""
+    state_sha256: bytes
+    state: bytes
+    """Compressed with zlib."""
+
+
+@fact("coordlog.refused", version=1)
+class Refused(Payload):
+    """Something that an attempt or a task sent and that changes no state; the record says why."""
+
+    what: str
+
+
+@fact("coordlog.stop_requested", version=1)
+class StopRequested(Payload):
+    """The driver was told to stop."""
+
+    by: str
+    """The signal's name, or `stop` where code asked for it."""
+    with_checkpoint: bool
+    is_at_once: bool
+
+
+@fact("coordlog.driver_stopped", version=1)
+class DriverStopped(Payload):
+    """The end of an epoch in which the job did not end: its driver does nothing any more, and its attempts are over."""
+
+    by: str
+    """Signal's name, or `stop` if code asked for it."""
+
+
+@fact("coordlog.work_done", version=1)
+class WorkDone(Payload):
+    """A timer of a coordinator fired, or its work ended with an error; the record names the turn and the call in it."""
+
+    call_number: int
+    is_timer: bool
+
+
+@fact("coordlog.split_skipped", version=1)
+class SplitSkipped(Payload):
+    """A split is not read, or not any further; the record has the reason. No reset undoes it (clause J2)."""
+
+    split_id: str
+    rows: int | None = None
+    """How many of its rows stay, from its first on; None where whoever skips it does not read it."""
+
+
+@fact("coordlog.event_skipped", version=1)
+class EventSkipped(Payload):
+    """An operator event is delivered and handled no more; the record has operator, subtask and reason (clause J2).
+
+    An event that is sent again has a new sequence, so that direction, operator, subtask, type and
+    content are what tells it.
+    """
+
+    event_sequence: int
+    """Of the event that was named."""
+    is_down: bool
+    """From the coordinator to the subtask."""
+    event_type: str
+    digest: str
+    """Of its content: `projections.skips.digest_of`."""
+
+
+@request("coordlog.skip_split", version=1)
+class SkipSplit(Payload):
+    """A client wants a split skipped; the driver itself answers, with `SkipRecorded`."""
+
+    split_id: str
+    why: str
+
+
+@request("coordlog.skip_event", version=1)
+class SkipEvent(Payload):
+    """A client wants an event skipped; the driver itself answers, with `SkipRecorded`."""
+
+    operator_id: str
+    subtask: int
+    skipped: EventSkipped
+    why: str
+
+
+@response("coordlog.skip_recorded", version=1)
+class SkipRecorded(Payload):
+    """The skip is a fact of the job."""
+
+    was_skipped_before: bool
+
+
+@request("coordlog.snapshot_wanted", version=1)
+class SnapshotWanted(Payload):
+    """A client wants the driver to append a `SNAPSHOT` now; the driver itself answers, with `SnapshotTaken`."""
+
+    why: str
+
+
+@response("coordlog.snapshot_taken", version=1)
+class SnapshotTaken(Payload):
+    """It counts; the answer's sequence is its own."""
+
+    payload_bytes: int
+
+
+@fact("coordlog.checkpoint_kept", version=1)
+class CheckpointKept(Payload):
+    """A completed checkpoint stays, whatever completes after it, until its name is let go."""
+
+    name: str
+    kept_checkpoint: int
+
+
+@fact("coordlog.checkpoint_let_go", version=1)
+class CheckpointLetGo(Payload):
+    """A kept checkpoint is retained no longer than others."""
+
+    name: str
+
+
+@request("coordlog.keep_checkpoint", version=1)
+class KeepCheckpoint(Payload):
+    """A client wants a checkpoint kept; the driver itself answers, with `KeepRecorded`."""
+
+    name: str
+    kept_checkpoint: int | None = None
+    """None: the last one."""
+
+
+@request("coordlog.let_go_checkpoint", version=1)
+class LetGoCheckpoint(Payload):
+    """A client wants a kept checkpoint let go; the driver itself answers, with `KeepRecorded`."""
+
+    name: str
+
+
+@response("coordlog.keep_recorded", version=1)
+class KeepRecorded(Payload):
+    """The checkpoint is kept, or let go; it is a fact of the job."""
+
+    kept_checkpoint: int
+    was_so_before: bool
+
+
+BUILTIN_PAYLOADS: tuple[type[Payload], ...] = (
+    AttemptSnapshot,
+    CheckpointKept,
+    CheckpointLetGo,
+    CheckpointMetadata,
+    CheckpointMetadataV1,
+    CheckpointMetadataV2,
+    CheckpointTriggered,
+    DriverStopped,
+    EventSkipped,
+    JobSnapshot,
+    KeepCheckpoint,
+    KeepRecorded,
+    LetGoCheckpoint,
+    Refused,
+    SkipEvent,
+    SkipRecorded,
+    SkipSplit,
+    SnapshotTaken,
+    SnapshotWanted,
+    SplitFinished,
+    SplitSkipped,
+    StopRequested,
+    WorkDone,
+)
+"""The types that records name; the others stand inside these."""

@@ -1,0 +1,296 @@
+"""The file of a driver: how clients of this user reach it, and how its end is proved.
+
+One file a driver, `COORDLOG_HOME/jobs/JOB/DRIVER.json`, mode 0600. It is on disk before the driver
+appends anything, so that the driver of the epoch in force has one on the machine where it ran, and
+it is found by the driver's id, which `EPOCH_STARTED` holds. A driver that ends in order says so in
+its file, and takes its token out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from coordlog.errors import OptionError, UsageError
+from coordlog.log.job_id import check_job_id
+from coordlog.log.local.fsync import open_plain, sync_path
+from coordlog.log.local.paths import home_folder, private_folder
+from coordlog.log.local.processes import Process, find_process, is_alive
+from coordlog.spark_integration.driver.machine import Machine
+from coordlog.spark_integration.wire.certificate import Certificate
+from coordlog.spark_integration.wire.token import Token
+
+__all__ = [
+    "DriverFile",
+    "driver_file_path",
+    "driver_files",
+    "end_driver_file",
+    "forget_former_files",
+    "job_folder",
+    "read_driver_file",
+    "write_driver_file",
+]
+
+_log = logging.getLogger(__name__)
+
+_DRIVER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_SUFFIX: Final = ".json"
+_BYTES_MAX: Final = 64 * 1024
+_VERSION: Final = 1
+"""Another one for fields that mean something else; a field more is none."""
+_PID_MAX: Final = 2**31 - 1
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFile:
+    """Content of a driver's file."""
+
+    job_id: str
+    driver_id: str
+    endpoint: str
+    """Address for tasks and clients, as `EPOCH_STARTED` has it."""
+    listens: tuple[str, int]
+    """Address and port that it is bound to on its machine."""
+    token: Token | None
+    """None once the driver has ended."""
+    certificate: Certificate | None = None
+    """Certificate that it shows, or None if it is not encrypted."""
+    machine: Machine
+    process: Process | None
+    """Process of the driver, or None if its system does not say when processes begin."""
+    is_ended: bool = False
+    """Whether the driver has said, last of all, that it has ended."""
+    is_of_this_user: bool = True
+    """Whether this user owns the file. Another user's proves no end: anybody with access to the folder writes it."""
+
+    @classmethod
+    def of_this_process(
+        cls,
+        *,
+        job_id: str,
+        driver_id: str,
+        endpoint: str,
+        listens: tuple[str, int],
+        token: Token,
+        certificate: Certificate | None = None,
+    ) -> DriverFile:
+        """That of a driver that runs in this process."""
+        return cls(
+            job_id=job_id,
+            driver_id=driver_id,
+            endpoint=endpoint,
+            listens=listens,
+            token=token,
+            certificate=certificate,
+            machine=Machine.here(),
+            process=find_process(os.getpid()),
+        )
+
+    @property
+    def why_over(self) -> str | None:
+        """Proof that the driver is over, without asking it; None if there is none."""
+        if not self.is_of_this_user:
+            return None
+        if self.is_ended:
+            return "it has ended in order"
+        here = Machine.here()
+        if self.machine.has_restarted_as(here):
+            return f"its machine {here.host} has been restarted since"
+        if not self.machine.is_same_run(here) or self.process is None:
+            return None
+        return None if is_alive(self.process) else f"its process {self.process.pid} has ended"
+
+
+def job_folder(job_id: str) -> Path:
+    """Folder of a job on this machine; it may not exist yet."""
+    return home_folder() / "jobs" / job_id
+
+
+def driver_file_path(job_id: str, driver_id: str) -> Path:
+    """Path of a driver's file.
+
+    Raises:
+        UsageError: One of the ids cannot be that of a job or a driver: records may hold anything.
+    """
+    check_job_id(job_id)
+    if not _DRIVER_ID.fullmatch(driver_id):
+        raise UsageError(f"{driver_id!r:.120} is no id of a driver: letters, digits, _ and -")
+    return job_folder(job_id) / f"{driver_id}{_SUFFIX}"
+
+
+def write_driver_file(file: DriverFile) -> Path:
+    """Put it on disk, name and content; its path, in folders of this user only."""
+    path = driver_file_path(file.job_id, file.driver_id)
+    for folder in (home_folder(), path.parent.parent, path.parent):
+        private_folder(folder)
+    # Its name begins with a dot, and its mode is 0600 from the beginning, whatever the umask is.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+            json.dump(_fields(file), written, indent=1)
+            written.flush()
+            os.fsync(written.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
+        sync_path(folder)
+    return path
+
+
+def end_driver_file(file: DriverFile) -> None:
+    """Say in it that its driver has ended. Last of all; a folder that cannot be written is only logged."""
+    try:
+        write_driver_file(replace(file, token=None, is_ended=True))
+    except OSError as error:
+        _log.warning("job=%s the driver's file stays as it was: %s", file.job_id, error)
+
+
+def read_driver_file(job_id: str, driver_id: str) -> DriverFile | None:
+    """The file of this driver on this machine; None if there is none that can be read."""
+    try:
+        path = driver_file_path(job_id, driver_id)
+    except UsageError:
+        return None
+    file = _read(path)
+    return (
+        file if file is not None and (file.job_id, file.driver_id) == (job_id, driver_id) else None
+    )
+
+
+def driver_files(job_id: str) -> tuple[DriverFile, ...]:
+    """Files of the job's drivers on this machine, the newest first."""
+    files = [(_mtime_ns(path), _read(path)) for path in _paths(job_id)]
+    return tuple(file for _, file in sorted(files, key=lambda pair: -pair[0]) if file is not None)
+
+
+def forget_former_files(file: DriverFile) -> None:
+    """Remove the files of drivers that were over before this one wrote its own.
+
+    For a driver whose epoch is in force, or was: that of a newer driver is never older than its
+    own, so that one that stood still takes nothing away from it.
+    """
+    own = driver_file_path(file.job_id, file.driver_id)
+    written_ns = _mtime_ns(own)
+    for path in _paths(file.job_id):
+        former = _read(path)
+        is_older = path != own and _mtime_ns(path) < written_ns
+        if is_older and former is not None and former.why_over is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _paths(job_id: str) -> list[Path]:
+    try:
+        names = sorted(job_folder(job_id).iterdir())
+    except OSError:
+        return []
+    return [one for one in names if one.suffix == _SUFFIX and not one.name.startswith(".")]
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _fields(file: DriverFile) -> Mapping[str, object]:
+    process, machine = file.process, file.machine
+    return {
+        "version": _VERSION,
+        "job_id": file.job_id,
+        "driver_id": file.driver_id,
+        "endpoint": file.endpoint,
+        "listens": list(file.listens),
+        "token": None if file.token is None else file.token.text(),
+        "certificate": None if file.certificate is None else file.certificate.pem,
+        "host": machine.host,
+        "machine_id": machine.machine_id,
+        "boot_id": machine.boot_id,
+        "namespaces": machine.namespaces,
+        "pid": None if process is None else process.pid,
+        "process_started": None if process is None else process.born,
+        "is_ended": file.is_ended,
+    }
+
+
+def _read(path: Path) -> DriverFile | None:
+    """None if it is missing, no plain file, cut short, of another version, or if a field has another type.
+
+    A field is never made to fit: a process number out of a damaged file would prove an end.
+    """
+    try:
+        with open_plain(path) as opened:
+            owner = os.fstat(opened.fileno()).st_uid
+            content = json.loads(opened.read(_BYTES_MAX))
+        file = _parsed(content, where=str(path))
+    except (OSError, ValueError, RecursionError, OptionError) as error:
+        _log.debug("%s is no driver's file: %s", path, error)
+        return None
+    return replace(file, is_of_this_user=owner == os.geteuid())
+
+
+def _parsed(content: object, *, where: str) -> DriverFile:
+    """Raises ValueError or OptionError if it is no content of a driver's file of this version."""
+    if not isinstance(content, dict) or content.get("version") != _VERSION:
+        raise ValueError(f"it has no version, or not {_VERSION}")
+    token, certificate, listens = (_any(content, n) for n in ("token", "certificate", "listens"))
+    if not isinstance(listens, list) or len(listens) != len(("host", "port")):
+        raise ValueError(f"listens is {listens!r:.80}, no host and port")
+    process = None
+    if _any(content, "pid") is not None:
+        pid = _number(content["pid"], "pid", _PID_MAX)
+        process = Process(pid=pid, born=_text(content, "process_started"))
+    return DriverFile(
+        job_id=_text(content, "job_id"),
+        driver_id=_text(content, "driver_id"),
+        endpoint=_text(content, "endpoint"),
+        listens=(_text({"host": listens[0]}, "host"), _number(listens[1], "port", _PORT_MAX)),
+        token=None if token is None else Token.parse(_text(content, "token"), where=where),
+        certificate=None if certificate is None else Certificate(_text(content, "certificate")),
+        machine=Machine(
+            host=_text(content, "host"),
+            machine_id=_text(content, "machine_id"),
+            boot_id=_text(content, "boot_id"),
+            namespaces=_text(content, "namespaces"),
+        ),
+        process=process,
+        is_ended=_flag(content, "is_ended"),
+    )
+
+
+def _any(fields: Mapping[str, object], name: str) -> object:
+    if name not in fields:
+        raise ValueError(f"it has no {name}")
+    return fields[name]
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = _any(fields, name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")  # noqa: TRY004, of a file's content
+    return value
+
+
+def _flag(fields: Mapping[str, object], name: str) -> bool:
+    value = _any(fields, name)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is neither true nor false")  # noqa: TRY004, of a file's content
+    return value
+
+
+def _number(value: object, name: str, highest: int) -> int:
+    if type(value) is not int or not 1 <= value <= highest:
+        raise ValueError(f"{name} is {value!r:.80}, no number from 1 to {highest}")
+    return value

@@ -1,0 +1,90 @@
+"""How the CSV files of a source are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from coordlog.errors import OptionError
+from coordlog.limits import CSV_BLOCK_BYTES
+from coordlog.spark_integration.files.formats.text_encoding import (
+    check_encoding,
+    has_whole_line_ends,
+    is_utf8,
+)
+
+__all__ = ["CsvOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """What a reader must be told about CSV files, checked when it is made.
+
+    Raises:
+        OptionError: An option is out of range.
+    """
+
+    null_values: Sequence[str] = ("",)
+    encoding: str = "utf-8"
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    column_names: Sequence[str] | None = None
+    """None: the first line of each file that is not empty names its columns."""
+    no_newlines_in_fields: bool = False
+    """True: no field holds a carriage return or a line feed; a file may be split at any of them."""
+    block_bytes: int = CSV_BLOCK_BYTES
+
+    def __post_init__(self) -> None:
+        for name, one in (
+            ("delimiter", self.delimiter),
+            ("quote", self.quote),
+            ("escape", self.escape),
+        ):
+            if one is not None and (len(one) != 1 or not one.isascii() or one in "\r\n"):
+                raise OptionError(name, one, "one ASCII character, and no line end")
+        if self.delimiter in (self.quote, self.escape):
+            raise OptionError("delimiter", self.delimiter, "unlike `quote` and `escape`")
+        if isinstance(self.null_values, str):
+            raise OptionError("null_values", self.null_values, 'a sequence of words, as in ("NA",)')
+        check_encoding(self.encoding)
+        names = self.column_names
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise OptionError("column_names", names, "at least one name, each once")
+        if self.block_bytes < 1:
+            raise OptionError("block_bytes", self.block_bytes, "at least 1")
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether Arrow can read the bytes as they are."""
+        return is_utf8(self.encoding)
+
+    @property
+    def may_split(self) -> bool:
+        """Whether each byte that looks like a line end is one, so that files may be split."""
+        return self.no_newlines_in_fields and has_whole_line_ends(self.encoding)
+
+    def read_options(self, *, block_bytes: int | None = None) -> pa_csv.ReadOptions:
+        """Arrow's: one thread, because a task has one core."""
+        names = None if self.column_names is None else list(self.column_names)
+        return pa_csv.ReadOptions(
+            use_threads=False, block_size=block_bytes or self.block_bytes, column_names=names
+        )
+
+    def parse_options(self) -> pa_csv.ParseOptions:
+        """Arrow's."""
+        return pa_csv.ParseOptions(
+            delimiter=self.delimiter,
+            quote_char=self.quote or False,
+            escape_char=self.escape or False,
+            newlines_in_values=not self.no_newlines_in_fields,
+        )
+
+    def convert_options(self, schema: pa.Schema | None) -> pa_csv.ConvertOptions:
+        """Arrow's: with the types of `schema`, or to find out which they are."""
+        return pa_csv.ConvertOptions(
+            null_values=list(self.null_values), strings_can_be_null=True, column_types=schema
+        )

@@ -1,0 +1,417 @@
+"""Rows of CSV splits as Arrow batches, and errors that name file, row, column and value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from coordlog.errors import SourceError
+from coordlog.spark_integration.casts.exact_cast import (
+    InexactError,
+    exact_cast,
+    exact_from_text,
+    refuse_nulls,
+)
+from coordlog.spark_integration.casts.exact_numbers import are_whole_exact
+from coordlog.spark_integration.files.compression import Compression, codec_of
+from coordlog.spark_integration.files.formats.csv_options import CsvOptions
+from coordlog.spark_integration.files.formats.text_bytes import TextBytes, header_end, line_start
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileSplit
+
+__all__ = [
+    "CsvRows",
+    "check_csv_types",
+    "number_columns",
+    "open_csv",
+    "reading_error",
+    "typed_rows",
+]
+
+_CONVERSION: Final = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?CSV conversion error to "
+    r"(?P<type>.+?): (?:invalid value '(?P<value>.*)'|(?P<problem>.*))",
+    re.DOTALL,
+)
+_SHAPE: Final = re.compile(
+    r"(?:Row #(?P<row>\d+): )?Expected (?P<expected>\d+) columns, got (?P<got>\d+): (?P<text>.*)",
+    re.DOTALL,
+)
+_DECIMAL: Final = re.compile("decimal[0-9]|Decimal value")
+"""Words of Arrow's errors of decimals, most of which name no row."""
+_DIGITS_MAX: Final = 38
+"""Of a decimal128."""
+_SHOWN_CHARS: Final = 200
+_TYPE_STEP: Final = (
+    "give the column another type with `schema=`, or name the value in `null_values=`"
+)
+
+
+class CsvRows:
+    """The rows of one split, batch by batch. Call `close` when done with it, whatever happened."""
+
+    def __init__(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        options: CsvOptions,
+        compression: Compression = "infer",
+        skip_rows: int = 0,
+    ) -> None:
+        """Open the split's file and parse its first block.
+
+        Raises:
+            SourceError: The file cannot be read, or its header is not that of `schema`.
+        """
+        self.skip_rows = skip_rows
+        """Rows of what `next` gives that are still to be passed over: lines have no index."""
+        self.bytes_read = max(split.size_bytes, 0)
+        self._schema, self._path = schema, split.path
+        self._files, self._split = files, split
+        self._options = options
+        self._compression: Compression = compression
+        self._texts: frozenset[str] = frozenset()
+        """Columns that are read as texts: of Arrow's own values of them, one was in doubt."""
+        self._floats = tuple(
+            (index, column.name)
+            for index, column in enumerate(schema)
+            if pa.types.is_floating(_read_type(column.type))
+        )
+        """Columns that Arrow reads as floats, if not as texts."""
+        self._header_rows = 0 if options.column_names is not None else 1
+        self._begins_at = 0
+        self._rows = 0
+        self._bytes, is_empty = self._opened()
+        # A headless part without a line has no block that Arrow could begin with.
+        try:
+            is_empty = is_empty or not self._bytes.has_text()
+        except SourceError:
+            self._bytes.close()
+            raise
+        self._reader = None if is_empty else self._open()
+
+    def _opened(self) -> tuple[TextBytes, bool]:
+        """The part's bytes, from the beginning, and whether it has none."""
+        split, options = self._split, self._options
+        file = self._files.open(split)
+        ranges: list[tuple[int, int]] | None = None
+        try:
+            if (split.start, split.end) != (0, split.size_bytes):
+                header = header_end(file, split.size_bytes) if self._header_rows else 0
+                start = max(line_start(file, split.start, split.size_bytes), header)
+                end = max(line_start(file, split.end, split.size_bytes), header)
+                ranges = [(0, header), (start, end)]
+                self._begins_at = start if split.start else 0
+                self.bytes_read = end - start if split.start else end
+            text = TextBytes(
+                split.path,
+                file,
+                ranges,
+                None if options.is_utf8 else options.encoding,
+                codec=codec_of(split.path, self._compression),
+            )
+        except Exception as error:  # whatever its file system raises
+            file.close()
+            raise SourceError(
+                split.path, f"it cannot be read: {error}", "see that the file is whole"
+            ) from error
+        return text, ranges is not None and all(start == end for start, end in ranges)
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows; None after the last."""
+        while self._reader is not None:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return None
+            except (pa.ArrowInvalid, UnicodeError) as error:
+                doubtful = self._refused_decimals(error)
+                if not doubtful:
+                    raise self._error(error) from error
+            else:
+                doubtful = self._doubtful_floats(batch)
+                if not doubtful:
+                    return self._typed(batch)
+            self._read_as_texts(doubtful)
+        return None
+
+    def _doubtful_floats(self, batch: pa.RecordBatch) -> frozenset[str]:
+        """Columns in which a whole number may have been rounded, or a number was too large."""
+        doubtful = [
+            name
+            for index, name in self._floats
+            if name not in self._texts and not _are_certain(batch.column(index))
+        ]
+        return frozenset(doubtful)
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        row, self._rows = 1 + self._header_rows + self._rows, self._rows + batch.num_rows
+        return typed_rows(
+            self._path,
+            batch,
+            self._schema,
+            row=row,
+            begins_at=self._begins_at,
+            header_rows=self._header_rows,
+        )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._reader is not None:
+            self._reader.close()
+        self._bytes.close()
+
+    def _read_as_texts(self, columns: frozenset[str]) -> None:
+        """Open the file once more, with these columns as texts, and pass over the rows that were read.
+
+        The file is parsed once more for each block at which a column first comes to be in doubt.
+        """
+        self.close()
+        self._texts |= columns
+        self._bytes, _ = self._opened()
+        self._reader = self._open()
+        rows = 0
+        while rows < self._rows:
+            try:
+                rows += self._reader.read_next_batch().num_rows
+            except (pa.ArrowInvalid, UnicodeError) as error:
+                raise self._error(error) from error
+            except StopIteration:
+                break
+        if rows != self._rows:  # blocks are cut by bytes, whatever the types
+            raise SourceError(
+                self._path,
+                f"it has changed while it was read: its first blocks had {self._rows} rows, and have "
+                f"{rows}",
+                "see that files are written under another name and renamed when they are whole",
+            )
+
+    def _refused_decimals(self, error: Exception) -> frozenset[str]:
+        """Columns of decimals, if one may be the one that Arrow has refused, without a row."""
+        if _DECIMAL.search(str(error)) is None:
+            return frozenset()
+        decimals = {field.name for field in self._schema if pa.types.is_decimal(field.type)}
+        return frozenset(decimals - self._texts)
+
+    def _error(self, error: Exception) -> SourceError:
+        return reading_error(self._path, error, self._schema, self._begins_at, self._header_rows)
+
+    def _open(self) -> pa_csv.CSVStreamingReader:
+        try:
+            reader = open_csv(self._bytes, self._options, schema=self._schema, texts=self._texts)
+            names: list[str] = reader.schema.names  # decodes the header
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            self._bytes.close()
+            decimals = self._refused_decimals(error)
+            if not decimals:
+                raise self._error(error) from error
+            self._texts |= decimals
+            self._bytes, _ = self._opened()
+            return self._open()
+        except SourceError:
+            self._bytes.close()
+            raise
+        if names != self._schema.names:
+            reader.close()
+            self._bytes.close()
+            raise SourceError(
+                self._path,
+                f"its columns are {names}, those of the source are {self._schema.names}",
+                "give files of one header, or those of the other in a source of their own",
+            )
+        return reader
+
+
+def open_csv(
+    stream: TextBytes,
+    options: CsvOptions,
+    *,
+    schema: pa.Schema | None,
+    block_bytes: int | None = None,
+    texts: Collection[str] = (),
+) -> pa_csv.CSVStreamingReader:
+    """Arrow's reader of `stream`; without `schema`, types are as its first block has them.
+
+    Columns of `texts`, and of types that Arrow cannot read, are of strings: `typed_rows` has them in
+    the types of `schema`.
+
+    Raises:
+        pa.ArrowInvalid: The header, or the first block, is not of that form.
+    """
+    if schema is not None:
+        schema = pa.schema(
+            pa.field(column.name, pa.string() if column.name in texts else _read_type(column.type))
+            for column in schema
+        )
+    return pa_csv.open_csv(
+        stream,
+        read_options=options.read_options(block_bytes=block_bytes),
+        parse_options=options.parse_options(),
+        convert_options=options.convert_options(schema),
+    )
+
+
+def check_csv_types(schema: pa.Schema) -> None:
+    """See that a field of a CSV file may be a value of each type.
+
+    Raises:
+        ValueError: Of one it never is.
+    """
+    for column in schema:
+        kind = _read_type(column.type)
+        is_readable = pa.types.is_dictionary(kind) or not pa.types.is_nested(column.type)
+        try:
+            pa_csv.read_csv(
+                pa.BufferReader(b'x\n""\n'),
+                convert_options=pa_csv.ConvertOptions(
+                    column_types={"x": kind}, strings_can_be_null=True
+                ),
+            )
+        except pa.ArrowNotImplementedError:
+            is_readable = False
+        if not is_readable:
+            raise ValueError(f"column {column.name!r}: CSV has no {column.type}; read it as a text")
+
+
+def number_columns(schema: pa.Schema) -> frozenset[str]:
+    """Columns of which Arrow's own values may be in doubt: floats and decimals."""
+    types = pa.types
+    return frozenset(
+        column.name
+        for column in schema
+        if types.is_floating(column.type) or types.is_decimal(column.type)
+    )
+
+
+def _are_certain(floats: pa.Array) -> bool:
+    return are_whole_exact(floats, floats.type)
+
+
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow reads."""
+    types = pa.types
+    if types.is_decimal(kind):
+        # Of a decimal's precision Arrow's reader takes no notice: 70000 would be a decimal(5, 2).
+        # Digits and scale together must not be more than 38: the product would wrap.
+        is_narrow = kind.scale >= 0 and kind.precision + kind.scale <= _DIGITS_MAX
+        return pa.decimal128(_DIGITS_MAX - kind.scale, kind.scale) if is_narrow else pa.string()
+    is_text = types.is_float16(kind) or types.is_nested(kind)
+    return pa.string() if is_text and not types.is_dictionary(kind) else kind
+
+
+def typed_rows(
+    path: str,
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    *,
+    row: int,
+    begins_at: int = 0,
+    header_rows: int = 1,
+) -> pa.RecordBatch:
+    """What `open_csv` has read, in the types of `schema`.
+
+    Args:
+        path: The file.
+        batch: Rows of it.
+        schema: Types of the columns.
+        row: The batch's first row, counted as Arrow does: from 1, the header too.
+        begins_at: The byte at which the part begins, of which these are rows.
+        header_rows: 1 if the file has a header, else 0.
+
+    Raises:
+        SourceError: A text is no value of its column's type.
+    """
+    if batch.schema == schema:
+        return batch
+    columns: list[pa.Array] = []
+    for values, column in zip(batch.columns, schema, strict=True):
+        try:
+            cast = exact_from_text if pa.types.is_string(values.type) else exact_cast
+            columns.append(refuse_nulls(cast(values, column.type), column))
+        except InexactError as error:
+            place = (
+                ""
+                if error.row is None
+                else f"{_row(str(row + error.row), begins_at, header_rows)}, "
+            )
+            raise SourceError(
+                path,
+                f"{place}column {column.name!r}: the value {_shown(error.value)} is no "
+                f"{error.target}: {error.reason}",
+                _TYPE_STEP,
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else repr(str(value)[:_SHOWN_CHARS])
+
+
+def reading_error(
+    path: str,
+    error: Exception,
+    schema: pa.Schema | None,
+    begins_at: int = 0,
+    header_rows: int = 1,
+) -> SourceError:
+    """What Arrow or a codec found wrong, with file, row, column, value and the next step."""
+    text = str(error)
+    if (found := _CONVERSION.search(text)) is not None:
+        return _conversion_error(path, found, schema, begins_at, header_rows)
+    if (found := _SHAPE.search(text)) is not None:
+        return SourceError(
+            path,
+            f"{_row(found['row'], begins_at, header_rows)} has {found['got']} fields where "
+            f"{found['expected']} are expected: {found['text'][:_SHOWN_CHARS]!r}",
+            "mend the line, or see `delimiter=`, `quote=` and `escape=`",
+        )
+    if "straddl" in text:
+        return SourceError(
+            path,
+            "a line is longer than a block, or a quote is never closed",
+            "see `quote=` and `escape=`, or give a larger `block_bytes=`",
+        )
+    if isinstance(error, UnicodeError):
+        return SourceError(
+            path, f"its header is not UTF-8: {text}", "give its encoding with `encoding=`"
+        )
+    return SourceError(path, text, "see that it is CSV, and the options of the source")
+
+
+def _conversion_error(
+    path: str, found: re.Match[str], schema: pa.Schema | None, begins_at: int, header_rows: int
+) -> SourceError:
+    column = int(found["column"])
+    name = repr(schema.names[column]) if schema is not None else f"#{column}"
+    row = _row(found["row"], begins_at, header_rows)
+    if found["value"] is None and "UTF8" in str(found["problem"]):
+        return SourceError(
+            path,
+            f"{row}, column {name}: the text is not UTF-8",
+            "give the file's encoding with `encoding=`",
+        )
+    what = (
+        f"the value {found['value'][:_SHOWN_CHARS]!r} is no {found['type']}"
+        if found["value"] is not None
+        else f"{found['problem']} ({found['type']})"
+    )
+    return SourceError(
+        path,
+        f"{row}, column {name}: {what}",
+        _TYPE_STEP,
+    )
+
+
+def _row(number: str | None, begins_at: int, header_rows: int) -> str:
+    """`number` counts from 1 the lines that are not empty, a part's copy of the header too."""
+    if number is None:
+        return "a row"
+    if begins_at:
+        return f"row {int(number) - header_rows} of the part that begins at byte {begins_at}"
+    return f"row {number} (a header is row 1)" if header_rows else f"row {number}"

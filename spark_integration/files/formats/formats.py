@@ -1,0 +1,336 @@
+"""The formats of a file source: how each settles a schema, cuts a file, and reads a split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+from coordlog.spark_integration.files.compression import Compression, codec_of, refuse_archive
+from coordlog.spark_integration.files.formats.csv_options import CsvOptions
+from coordlog.spark_integration.files.formats.csv_rows import CsvRows
+from coordlog.spark_integration.files.formats.csv_schema import settle_csv_schema
+from coordlog.spark_integration.files.formats.json_rows import JsonRows
+from coordlog.spark_integration.files.formats.json_schema import settle_json_schema
+from coordlog.spark_integration.files.formats.line_blocks import LineBlocks, line_parts
+from coordlog.spark_integration.files.formats.parquet_rows import (
+    ParquetRows,
+    parquet_row_groups,
+    settle_parquet_schema,
+)
+from coordlog.spark_integration.files.formats.text_encoding import has_whole_line_ends
+from coordlog.spark_integration.files.formats.text_rows import TEXT_SCHEMA, TextRows
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile
+from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.schema_difference import schemas_differ
+
+__all__ = [
+    "CsvFormat",
+    "FileFormat",
+    "JsonLinesFormat",
+    "ParquetFormat",
+    "SplitRows",
+    "TextFormat",
+]
+
+
+class SplitRows(Protocol):
+    """The rows of a split that is being read."""
+
+    bytes_read: int
+    skip_rows: int
+    """Rows of what `next` gives that are still to be passed over."""
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows; None after the last."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+class FileFormat(Protocol):
+    """One format with its options; pickles. All methods raise SourceError."""
+
+    unit: ClassVar[str]
+    """What `cut` counts in, for the names of splits."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """The one schema of these files, or `given`, checked against them."""
+        ...
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """A file's splits, as `start` and `end` of each; none where it cannot have a row."""
+        ...
+
+    def row_rules(self) -> str:
+        """The options that decide which row is row N, as text; empty where the file alone does."""
+        ...
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> FileFormat:
+        """The same, but with the rules that `row_rules` once gave for a split of this schema."""
+        ...
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """The rows of a split from row `skip_rows` on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """Comma-separated values."""
+
+    unit: ClassVar[str] = "bytes"
+    options: CsvOptions
+    compression: Compression
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        return settle_csv_schema(files, listed, self.options, given, self.compression)
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        may_cut = self.options.may_split and one.may_seek
+        is_packed = codec_of(one.path, self.compression) is not None
+        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut and not is_packed)
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        options = self.options
+        return _text_of(
+            compression=self.compression,
+            delimiter=options.delimiter,
+            encoding=options.encoding,
+            escape=options.escape,
+            has_header=options.column_names is None,
+            no_newlines_in_fields=options.no_newlines_in_fields,
+            quote=options.quote,
+        )
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> CsvFormat:
+        """See `FileFormat`."""
+        told = json.loads(rules)
+        compression = told.pop("compression")
+        names = None if told.pop("has_header") else tuple(schema.names)
+        options = replace(self.options, column_names=names, **told)
+        return replace(self, options=options, compression=compression)
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return CsvRows(
+            files,
+            split,
+            schema,
+            options=self.options,
+            compression=self.compression,
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LineFormat:
+    """What formats of lines have in common: where a file may be cut, and its lines from there."""
+
+    unit: ClassVar[str] = "bytes"
+    encoding: str
+    block_bytes: int
+    compression: Compression
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        is_packed = codec_of(one.path, self.compression) is not None
+        may_cut = not is_packed and one.may_seek and has_whole_line_ends(self.encoding)
+        return line_parts(one.size_bytes, split_bytes, may_cut=may_cut)
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        return _text_of(compression=self.compression, encoding=self.encoding)
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> Self:
+        """See `FileFormat`."""
+        return replace(self, **json.loads(rules))
+
+    def _blocks(self, files: InputFiles, split: FileSplit) -> LineBlocks:
+        return LineBlocks(
+            files,
+            split,
+            start=split.start,
+            end=split.end,
+            encoding=self.encoding,
+            compression=self.compression,
+            block_bytes=self.block_bytes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLinesFormat(_LineFormat):
+    """One JSON object on each line."""
+
+    ignores_new_fields: bool
+    """True: the schema was given, and fields that it has not are not wanted."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        return settle_json_schema(
+            files,
+            listed,
+            encoding=self.encoding,
+            compression=self.compression,
+            block_bytes=self.block_bytes,
+            given=given,
+        )
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return JsonRows(
+            path=split.path,
+            blocks=self._blocks(files, split),
+            schema=schema,
+            unexpected="ignore" if self.ignores_new_fields else "error",
+            bytes_read=_read_bytes(split),
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFormat(_LineFormat):
+    """Lines, each a row with one column `value`."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        for one in listed:
+            refuse_archive(one.path, self.compression)
+        if given is not None and given != TEXT_SCHEMA:
+            raise schemas_differ(files.url, "given with `schema=`", TEXT_SCHEMA, given)
+        return TEXT_SCHEMA
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return TextRows(
+            blocks=self._blocks(files, split),
+            bytes_read=_read_bytes(split),
+            skip_rows=skip_rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetFormat:
+    """Parquet, whatever its columns are compressed with."""
+
+    unit: ClassVar[str] = "row-groups"
+    is_lenient: bool
+    """True: a file whose footer cannot be read is one split, which says so when it is read."""
+    is_given: bool
+    """True: the user has given the schema. One that was settled picks and casts no columns."""
+
+    def settle(
+        self, files: InputFiles, listed: Sequence[ListedFile], given: pa.Schema | None
+    ) -> pa.Schema:
+        """See `FileFormat`."""
+        for one in listed:
+            if codec_of(one.path, "infer") is not None:
+                raise SourceError(
+                    one.path,
+                    "a Parquet file that is packed as a whole is not read",
+                    "unpack it: its columns are compressed already",
+                ) from ValueError("a packed file")
+            refuse_archive(one.path, "infer")
+        return settle_parquet_schema(files, listed, given, is_given=self.is_given)
+
+    def cut(
+        self, files: InputFiles, one: ListedFile, split_bytes: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `FileFormat`."""
+        try:
+            return parquet_row_groups(files, one, split_bytes)
+        except SourceError:
+            if not self.is_lenient:
+                raise
+            return [(0, -1)]
+
+    def row_rules(self) -> str:
+        """See `FileFormat`."""
+        return ""
+
+    def ruled_by(self, rules: str, schema: pa.Schema) -> ParquetFormat:
+        """See `FileFormat`."""
+        return self
+
+    def read(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+    ) -> SplitRows:
+        """See `FileFormat`."""
+        return ParquetRows(
+            files,
+            split,
+            schema,
+            skip_rows=skip_rows,
+            batch_rows=batch_rows,
+            is_given=self.is_given,
+        )
+
+
+def _text_of(**options: str | bool | None) -> str:
+    return json.dumps(options, sort_keys=True)
+
+
+def _read_bytes(split: FileSplit) -> int:
+    """What the split counts for in progress: bytes of the file, packed or not."""
+    return max(0, split.end - split.start)

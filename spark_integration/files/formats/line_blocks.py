@@ -1,0 +1,126 @@
+"""Whole lines of a file or of a part of one, a block at a time: what JSON lines and text have alike.
+
+A line ends with LF; a CR before it belongs to the end. A line is of the part that holds its first
+byte.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from coordlog.errors import SourceError
+from coordlog.spark_integration.files.compression import Compression, codec_of
+from coordlog.spark_integration.files.formats.text_bytes import TextBytes, line_start
+from coordlog.spark_integration.files.formats.text_encoding import is_utf8
+from coordlog.spark_integration.files.listing import InputFiles, SeenFile
+
+__all__ = ["LineBlocks", "line_parts"]
+
+
+class LineBlocks:
+    """The lines of a part, in blocks. Call `close` when done with it, whatever happened."""
+
+    def __init__(
+        self,
+        files: InputFiles,
+        seen: SeenFile,
+        *,
+        start: int,
+        end: int,
+        encoding: str,
+        compression: Compression,
+        block_bytes: int,
+    ) -> None:
+        """Open the file; `start` and `end` are those of its split.
+
+        Raises:
+            SourceError: The file cannot be read, or has changed.
+        """
+        self.lines_before = 0
+        """Lines of this part before those that `next` gave last."""
+        self.is_at_end = False
+        """Whether what `next` gave last was the rest."""
+        self._path, self._block_bytes, self._encoding = seen.path, block_bytes, encoding
+        self._rest, self._lines = b"", 0
+        self._begins_at, size = 0, seen.size_bytes
+        file = files.open(seen)
+        ranges: list[tuple[int, int]] | None = None
+        try:
+            if (start, end) != (0, size):
+                self._begins_at = line_start(file, start, size, by_cr=False)
+                last = line_start(file, end, size, by_cr=False)
+                ranges = [(self._begins_at, max(last, self._begins_at))]
+        except Exception as error:  # whatever its file system raises
+            file.close()
+            raise SourceError(
+                seen.path, f"it cannot be read: {error}", "see that the file is whole"
+            ) from error
+        self._bytes = TextBytes(
+            seen.path,
+            file,
+            ranges,
+            None if is_utf8(encoding) else encoding,
+            codec=codec_of(seen.path, compression),
+            for_csv=False,
+        )
+
+    @property
+    def bytes_read(self) -> int:
+        """So far, unpacked."""
+        return self._bytes.bytes_read
+
+    def next(self) -> str | None:
+        """The next whole lines, the last of a file perhaps without an end; None after the last.
+
+        Raises:
+            SourceError: A line is longer than a block, or not of the encoding.
+        """
+        if self.is_at_end:
+            return None
+        wanted = self._block_bytes - len(self._rest)
+        read = self._bytes.read(wanted)
+        data, self.is_at_end = self._rest + read, len(read) < wanted
+        cut = len(data) if self.is_at_end else data.rfind(b"\n") + 1
+        self.lines_before = self._lines
+        if not cut and data:
+            raise SourceError(
+                self._path,
+                f"{self.line(0)} is longer than a block of {self._block_bytes} bytes",
+                "see that it is a file of lines, or give a larger `block_bytes=`",
+            )
+        block, self._rest = data[:cut], data[cut:]
+        self._lines += block.count(b"\n")
+        if not self.lines_before and not self._begins_at:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        if not block:
+            return None
+        try:
+            return block.decode()
+        except UnicodeDecodeError as error:
+            place = block.count(b"\n", 0, error.start)
+            raise SourceError(
+                self._path,
+                f"{self.line(place)} is not {self._encoding}: {error.reason} "
+                f"(0x{block[error.start]:02x})",
+                "give the encoding that it has with `encoding=`",
+            ) from error
+
+    def line(self, place: int) -> str:
+        """How the line at `place` of the last block is named, the first is 0."""
+        number = self.lines_before + place + 1
+        if self._begins_at:
+            return f"line {number} of the part that begins at byte {self._begins_at}"
+        return f"line {number}"
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._bytes.close()
+
+
+def line_parts(size_bytes: int, split_bytes: int, *, may_cut: bool) -> list[tuple[int, int]]:
+    """Where a file of lines is cut: its splits as (first byte, byte after the last)."""
+    if not may_cut or size_bytes <= split_bytes:
+        return [(0, size_bytes)]
+    return [
+        (start, min(start + split_bytes, size_bytes)) for start in range(0, size_bytes, split_bytes)
+    ]

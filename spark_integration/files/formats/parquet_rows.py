@@ -1,0 +1,244 @@
+"""Rows of Parquet splits as Arrow batches of the source's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coordlog.errors import SourceError
+from coordlog.spark_integration.casts.exact_cast import InexactError, exact_caster, refuse_nulls
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
+from coordlog.spark_integration.files.payloads import FileSplit
+from coordlog.spark_integration.files.schema_difference import schemas_differ
+
+_Cast = Callable[[pa.Array], pa.Array]
+
+__all__ = ["ParquetRows", "parquet_row_groups", "settle_parquet_schema"]
+
+_NEXT_STEP = (
+    "see that it is a whole Parquet file; write one under another name and rename it when it is"
+)
+_ENCRYPTED: Final = "decrypt"
+"""Word of Arrow's errors of encrypted files."""
+
+
+class ParquetRows:
+    """The rows of one split from row `skip_rows` on, batch by batch.
+
+    Call `close` when done, whatever happened.
+    """
+
+    def __init__(
+        self,
+        files: InputFiles,
+        split: FileSplit,
+        schema: pa.Schema,
+        *,
+        skip_rows: int,
+        batch_rows: int,
+        is_given: bool,
+    ) -> None:
+        """Open the split's file, at the row group that holds the first row which is wanted.
+
+        Args:
+            files: Opens it.
+            split: Its row groups.
+            schema: Columns of the rows.
+            skip_rows: Rows that are passed over.
+            batch_rows: The most rows of a batch.
+            is_given: True: the user has given `schema`, and columns are picked and cast. False: it
+                was settled by the first files, and this one must have the same.
+
+        Raises:
+            SourceError: The file cannot be read, or has another schema.
+        """
+        self._path, self._schema = split.path, schema
+        self._parquet = _open(files, split)
+        try:
+            found = _check_settled(
+                split.path, "settled before", self._parquet, schema, is_given=is_given
+            )
+            self._casts = _casts_of(split.path, found, schema)
+        except SourceError:
+            self._parquet.close(force=True)
+            raise
+        metadata = self._parquet.metadata
+        end = metadata.num_row_groups if split.end < 0 else split.end
+        self.bytes_read = sum(_group_bytes(metadata, split.size_bytes)[split.start : end])
+        first = split.start
+        while first < end and metadata.row_group(first).num_rows <= skip_rows:
+            skip_rows -= metadata.row_group(first).num_rows
+            first += 1
+        self.skip_rows = skip_rows
+        """Rows of what `next` gives that are still to be passed over."""
+        self._row = 1 + sum(metadata.row_group(i).num_rows for i in range(first))
+        groups = range(first, end)
+        self._batches: Iterator[pa.RecordBatch] = (
+            self._parquet.iter_batches(
+                batch_rows, row_groups=groups, columns=schema.names, use_threads=False
+            )
+            if groups
+            else iter(())
+        )
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows; None after the last."""
+        try:
+            batch = next(self._batches, None)
+        except Exception as error:  # whatever its file system raises
+            raise _unreadable(
+                self._path, f"it cannot be read on after row {self._row - 1}", error
+            ) from error
+        if batch is None:
+            return None
+        row, self._row = self._row, self._row + batch.num_rows
+        return _conform(self._path, batch, self._schema, self._casts, row)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._batches = iter(())
+        self._parquet.close(force=True)
+
+
+def settle_parquet_schema(
+    files: InputFiles, listed: Sequence[ListedFile], settled: pa.Schema | None, *, is_given: bool
+) -> pa.Schema:
+    """`settled`, or the first file's; every file's footer is read and must have those columns.
+
+    Args:
+        files: Opens them.
+        listed: At least one file.
+        settled: Given by the user, or settled by a listing before.
+        is_given: True: by the user. Else all files must have the same schema.
+
+    Raises:
+        SourceError: A file is not Parquet, lacks a column, or has it with another type that cannot
+            be cast to.
+    """
+    of = f"that of {listed[0].path}" if settled is None else "settled before"
+    for one in listed:
+        parquet = _open(files, one)
+        try:
+            expected = parquet.schema_arrow if settled is None else settled
+            plain = pa.schema(pa.field(each.name, each.type) for each in expected)
+            found = _check_settled(one.path, of, parquet, plain, is_given=is_given)
+        finally:
+            parquet.close(force=True)
+        settled = found if settled is None else settled
+        _conform(one.path, _no_rows(found), settled, _casts_of(one.path, found, settled), 1)
+    assert settled is not None, "a listing has at least one file"
+    return settled
+
+
+def parquet_row_groups(
+    files: InputFiles, one: ListedFile, split_bytes: int
+) -> Sequence[tuple[int, int]]:
+    """Runs of row groups of about `split_bytes` each, as (first, last + 1); at least one."""
+    parquet = _open(files, one)
+    try:
+        sizes = _group_bytes(parquet.metadata, one.size_bytes)
+    finally:
+        parquet.close(force=True)
+    runs: list[tuple[int, int]] = []
+    start, held = 0, 0
+    for i, size in enumerate(sizes):
+        if i > start and held + size > split_bytes:
+            runs.append((start, i))
+            start, held = i, 0
+        held += size
+    runs.append((start, len(sizes)))
+    return runs
+
+
+def _open(files: InputFiles, seen: SeenFile) -> pq.ParquetFile:
+    path, opened = seen.path, files.open(seen, seeks=True)
+    try:
+        return pq.ParquetFile(opened, pre_buffer=False)
+    except Exception as error:  # whatever its file system raises
+        opened.close()
+        size = "" if seen.size_bytes < 0 else f" ({seen.size_bytes} bytes)"
+        raise _unreadable(path, f"it cannot be read as Parquet{size}", error) from error
+
+
+def _unreadable(path: str, problem: str, error: Exception) -> SourceError:
+    """The error for a file, with the step that its cause needs."""
+    next_step = _NEXT_STEP
+    if _ENCRYPTED in str(error):
+        next_step = "decrypt it: encrypted Parquet is not read"
+    elif isinstance(error, pa.ArrowNotImplementedError):
+        problem += ", and may be whole: Arrow's reader has no way for what is in it"
+        next_step = (
+            "if rows are of many KiB, give a smaller `batch_rows=`; else write the file anew, with other "
+            "types or encodings, or without that column"
+        )
+    return SourceError(path, f"{problem}: {error}", next_step)
+
+
+def _group_bytes(metadata: pq.FileMetaData, file_bytes: int) -> Sequence[int]:
+    """About the bytes of each row group in the file: its share by what its columns have unpacked.
+
+    What they have packed is known of each column, and is not asked for: if a footer is damaged, or a
+    column is encrypted, Arrow ends the process.
+    """
+    groups = range(metadata.num_row_groups)
+    unpacked = [max(0, metadata.row_group(i).total_byte_size) for i in groups]
+    whole = sum(unpacked)
+    if file_bytes < 0 or not whole:
+        return unpacked
+    return [file_bytes * one // whole for one in unpacked]
+
+
+def _check_settled(
+    path: str, of: str, parquet: pq.ParquetFile, settled: pa.Schema, *, is_given: bool
+) -> pa.Schema:
+    """The file's schema: equal to `settled`, unless the user has given that one."""
+    # Whether a column may hold nulls is not part of what must agree.
+    found = pa.schema(pa.field(one.name, one.type) for one in parquet.schema_arrow)
+    if not is_given and found != settled:
+        raise schemas_differ(path, of, found, settled)
+    return found
+
+
+def _casts_of(path: str, found: pa.Schema, schema: pa.Schema) -> Sequence[_Cast]:
+    """The cast of each column of `schema`, of which `found` must have exactly one."""
+    casts: list[_Cast] = []
+    for column in schema:
+        indices = found.get_all_field_indices(column.name)
+        if len(indices) != 1:
+            raise SourceError(
+                path,
+                f"it has {len(indices) or 'no'} column{'s' if indices else ''} {column.name!r}; its "
+                f"columns are {found.names}",
+                "give a schema of columns that all files have (`schema=`)",
+            )
+        casts.append(exact_caster(found.field(indices[0]).type, column.type))
+    return casts
+
+
+def _conform(
+    path: str, batch: pa.RecordBatch, schema: pa.Schema, casts: Sequence[_Cast], row: int
+) -> pa.RecordBatch:
+    """The columns of `schema`, cast exactly; `row` is the batch's first in its file, from 1."""
+    columns: list[pa.Array] = []
+    for name, cast in zip(schema.names, casts, strict=True):
+        values = batch.column(name)
+        try:
+            columns.append(refuse_nulls(cast(values), schema.field(name)))
+        except InexactError as error:
+            place = "" if error.row is None else f"row {row + error.row}, "
+            target = schema.field(name)
+            raise SourceError(
+                path,
+                f"{place}column {name!r} is of type {values.type}, not "
+                f"{target.type}{'' if target.nullable else ' not null'}: {error}",
+                "give the column a type that holds the values of all files (`schema=`), and cast it "
+                "in a transform",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)

@@ -1,0 +1,326 @@
+"""A destination that belongs to one job: its owner, its schema, its staged files.
+
+Below the root, `.coordlog/` holds what is not for readers: `owner.json`, `log.json`, a `log-N.json`
+for each time its job went on in another log, `schema.arrow`, a `schema-N.arrow` for each time it was
+widened, and `staging/DRIVER/SUBTASK-ATTEMPT-COUNT.parquet`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+
+from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.limits import DESTINATION_FREE_BYTES_MIN, DESTINATION_RESERVE_BYTES
+from coordlog.log.interface import LogIdentity
+from coordlog.spark_integration.files.names import HIDDEN
+from coordlog.spark_integration.files.store.log_claims import Claim, check_held, claim_for
+from coordlog.spark_integration.files.store.store import FileStore
+
+__all__ = ["Destination", "SettledSchema"]
+
+_OWNER: Final = f"{HIDDEN}/owner.json"
+_PARTITION_BY: Final = b"coordlog.partition_by"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledSchema:
+    """What all files from now on have; a file holds none of the partition columns."""
+
+    version: int
+    """How often it has been widened."""
+    columns: pa.Schema
+    partition_by: tuple[str, ...]
+
+
+class Destination:
+    """The files in a store that one job owns. Holds nothing open; pickles.
+
+    `prepare` comes first, on the driver. All methods may run twice at once, also in two drivers.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self.store = store
+
+    @property
+    def where(self) -> str:
+        """The root, for people."""
+        return self.store.where
+
+    def prepare(self, job_id: str) -> None:
+        """Make the destination, or find that it is this job's already, and can be published in.
+
+        Raises:
+            SinkError: It is another job's or nobody's, inside another one's, cannot be written, or
+                cannot publish without replacing.
+            OutOfSpaceError: It is new, and has less than 1 GiB free.
+        """
+        store = self.store
+        store.check_root()
+        if not self.has_owner():
+            self._refuse_inside()
+        store.make_root()
+        if store.read(_OWNER) is None:
+            foreign = store.names()
+            if foreign:
+                raise SinkError(
+                    self.where,
+                    f"a destination that is not ours: it holds {len(foreign)} names that this "
+                    f"job did not make, {foreign[0]!r} first",
+                    "give one that is empty or does not exist",
+                )
+            self._check_space(DESTINATION_FREE_BYTES_MIN, "no new job starts here")
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            owner = json.dumps({"job_id": job_id, "created": created})
+            store.write_once(_OWNER, owner.encode())
+        self.check_owner(job_id)
+        store.make_ready()
+
+    def _refuse_inside(self) -> None:
+        """Who reads the destination around it would read this one's files too."""
+        found = self.store.read_above(_OWNER)
+        if found is None:
+            return
+        where, content = found
+        raise SinkError(
+            self.where,
+            f"it is inside the destination of job {self._owner(where, content)!r}, {where}",
+            "give one beside it: who reads that one would read the files of both",
+        )
+
+    def refuse_earlier_output(self, job_id: str) -> None:
+        """For a job that begins here: what stands here was published by an earlier history, or branch of it.
+
+        Raises:
+            SinkError: There is something, which the job would write again beside it.
+        """
+        names = self.store.names() if self.has_owner() else ()
+        if names:
+            raise SinkError(
+                self.where,
+                f"it holds {len(names)} names that an earlier history of job {job_id!r} has "
+                f"published, {names[0]!r} first, and what the job begins from has none of them: "
+                "rows would be written a second time",
+                "give the job the log that it had, or another destination",
+            )
+
+    def claim(self, job_id: str, log: LogIdentity, former: Collection[tuple[str, str]]) -> Claim:
+        """See that no other log of this job writes here, and keep that `log` does (`claim_for`).
+
+        Raises:
+            SinkError: Another one does, which this one does not go on from; or it is gone, and has
+                published something.
+        """
+        return claim_for(self, job_id, log, former)
+
+    def check_held(self, claim: Claim) -> None:
+        """See that no other log writes here since: one look for a file, as a rule.
+
+        Raises:
+            JobMovedError: The job has been adopted, and goes on in another one.
+        """
+        check_held(self, claim)
+
+    @property
+    def release(self) -> str:
+        """See `ClaimKeeper`."""
+        return f"remove all that is in this one, {HIDDEN} too"
+
+    def read_claim(self, number: int) -> bytes | None:
+        """See `ClaimKeeper`: one file for each."""
+        return self.store.read(_log_file(number))
+
+    def write_claim(self, number: int, content: bytes) -> None:
+        """See `ClaimKeeper`."""
+        self.store.write_once(_log_file(number), content)
+
+    def claim_path(self, number: int) -> str:
+        """See `ClaimKeeper`."""
+        return f"{self.where}/{_log_file(number)}"
+
+    def has_owner(self) -> bool:
+        """Whether some job has made it ready."""
+        return self.store.read(_OWNER) is not None
+
+    def check_owner(self, job_id: str) -> None:
+        """Raise SinkError where this machine does not see the destination, or another job's."""
+        content = self.store.read(_OWNER)
+        if content is None:
+            raise SinkError(
+                self.where,
+                "a destination that is not ours: no job has made it ready, as this machine sees it",
+                "use one that the driver and all executors share",
+            )
+        owner = self._owner(self.where, content)
+        if owner != job_id:
+            raise SinkError(
+                self.where,
+                f"a destination that is not ours: it is of job {owner!r}, this is job {job_id!r}",
+                "give each job a destination of its own",
+            )
+
+    @staticmethod
+    def _owner(where: str, content: bytes) -> str:
+        what = "whose the destination is"
+        return _told_in(f"{where}/{_OWNER}", content, ("job_id",), what)["job_id"]
+
+    def check_reserve(self) -> None:
+        """Raise OutOfSpaceError before the last space is taken: Kafka may need it."""
+        self._check_space(DESTINATION_RESERVE_BYTES, "the job stops while others can still write")
+
+    def settled_schema(self, after: SettledSchema | None = None) -> SettledSchema | None:
+        """The newest; None where there is none, or none newer than `after`."""
+        found = None
+        version = 0 if after is None else after.version + 1
+        while (content := self.store.read(_schema_file(version))) is not None:
+            found = self._decoded(version, content)
+            version += 1
+        return found
+
+    def settle_schema(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> SettledSchema:
+        """`schema` and `partition_by`, for the first who asks; then what it was.
+
+        Raises:
+            SinkError: They would be the first, and a column has no type or is missing; or the
+                destination is partitioned by others.
+        """
+        settled = self.settled_schema()
+        if settled is None:
+            self._check_first(schema, partition_by)
+            self.store.write_once(_schema_file(0), _encoded(schema, partition_by))
+            settled = self.settled_schema()
+            assert settled is not None, "it has been written, by this call or another's"
+        if settled.partition_by != partition_by:
+            raise SinkError(
+                self.where,
+                f"it is partitioned by {_listed(settled.partition_by)}, the job by "
+                f"{_listed(partition_by)}",
+                "give the same columns in the same order, or another destination",
+            )
+        return settled
+
+    def widen(self, settled: SettledSchema, columns: pa.Schema) -> SettledSchema:
+        """`columns` as the next schema after `settled`; or what another has made it meanwhile."""
+        content = _encoded(columns, settled.partition_by)
+        self.store.write_once(_schema_file(settled.version + 1), content)
+        newest = self.settled_schema(settled)
+        assert newest is not None, "it has been written, by this call or another's"
+        return newest
+
+    @property
+    def schema_file(self) -> str:
+        """Where the first schema stands, for people."""
+        return f"{self.where}/{_schema_file(0)}"
+
+    def _check_first(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
+        missing = [one for one in partition_by if one not in schema.names]
+        if missing:
+            raise SinkError(
+                self.where,
+                f"there is no column {missing[0]!r} to partition by: the rows have "
+                f"{', '.join(schema.names)}",
+                "name columns of the rows, as the transform leaves them",
+            )
+        if len(partition_by) == len(schema.names):
+            raise SinkError(
+                self.where,
+                "all columns are partition columns: nothing is left for the files",
+                "partition by fewer",
+            )
+        for column in schema:
+            if pa.types.is_null(column.type):
+                raise SinkError(
+                    self.where,
+                    f"column {column.name!r} has no type: all its first values are null",
+                    "give the sink a `schema=`, or the column a type in the transform",
+                )
+            if column.name in partition_by and not _can_partition(column.type):
+                raise SinkError(
+                    self.where,
+                    f"column {column.name!r} of {column.type} cannot be partitioned by: only "
+                    "strings, integers, booleans and dates have one text",
+                    "cast it in the transform",
+                )
+
+    def _check_space(self, at_least: int, therefore: str) -> None:
+        free = self.store.free_bytes()
+        if free is not None and free < at_least:
+            raise OutOfSpaceError(
+                self.where,
+                f"[errno {errno.ENOSPC}] {free:,} bytes are free there, of which {at_least:,} are to "
+                f"stay so: {therefore}",
+                "free some space there, then run the same command again",
+            )
+
+    def _decoded(self, version: int, content: bytes) -> SettledSchema:
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(content))
+            partition_by = json.loads((schema.metadata or {}).get(_PARTITION_BY, b"[]"))
+        except (pa.ArrowException, ValueError) as error:
+            raise SinkError(
+                f"{self.where}/{_schema_file(version)}",
+                f"it holds no schema: {error}",
+                "put it back as it was",
+            ) from error
+        return SettledSchema(
+            version=version,
+            columns=schema.remove_metadata(),
+            partition_by=tuple(str(one) for one in partition_by),
+        )
+
+
+def _told_in(path: str, content: bytes, fields: tuple[str, ...], what: str) -> dict[str, str]:
+    """These fields of one of the files in JSON.
+
+    Raises:
+        SinkError: It does not have them.
+    """
+    try:
+        told = json.loads(content)
+        return {name: str(told[name]) for name in fields}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SinkError(
+            path,
+            f"it does not say {what}: {error!r}",
+            "put it back as it was, or give another destination",
+        ) from error
+
+
+def _log_file(version: int) -> str:
+    return f"{HIDDEN}/log-{version}.json" if version else f"{HIDDEN}/log.json"
+
+
+def _schema_file(version: int) -> str:
+    return f"{HIDDEN}/schema-{version}.arrow" if version else f"{HIDDEN}/schema.arrow"
+
+
+def _encoded(schema: pa.Schema, partition_by: tuple[str, ...]) -> bytes:
+    metadata = {_PARTITION_BY: json.dumps(partition_by).encode()} if partition_by else None
+    plain = pa.schema([pa.field(one.name, one.type) for one in schema], metadata=metadata)
+    return bytes(plain.serialize().to_pybytes())
+
+
+def _can_partition(given: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(given):
+        given = given.value_type
+    return any(
+        is_kind(given)
+        for is_kind in (
+            types.is_string,
+            types.is_large_string,
+            types.is_integer,
+            types.is_boolean,
+            types.is_date,
+        )
+    )
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(columns) or "nothing"

@@ -1,0 +1,95 @@
+"""One Parquet file that is being written, with its length and checksum."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coordlog.errors import DestinationMisfitError
+from coordlog.spark_integration.files.store.durable import new_checksum, refusal
+from coordlog.spark_integration.files.store.store import StagedOutput
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer  # a module for type checkers alone
+
+__all__ = ["ParquetOutput"]
+
+
+class ParquetOutput:
+    """A file under its staged name. After an error it takes nothing more: call `discard`."""
+
+    def __init__(
+        self, output: StagedOutput, *, where: str, schema: pa.Schema, compression: str
+    ) -> None:
+        self.rows = 0
+        self._where = where
+        self._bytes = _ChecksummedBytes(output)
+        # Spark reads no timestamps finer than microseconds; losing what is finer is an error, not
+        # rounding.
+        self._parquet = pq.ParquetWriter(
+            self._bytes, schema, compression=compression, coerce_timestamps="us"
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the row groups that have been written."""
+        return self._bytes.size_bytes
+
+    def write(self, table: pa.Table) -> None:
+        """Write `table` as a row group."""
+        try:
+            self._parquet.write_table(table, row_group_size=table.num_rows)
+        except OSError as error:
+            raise refusal(self._where, "it cannot be written", error) from error
+        except pa.ArrowException as error:
+            raise DestinationMisfitError(
+                self._where,
+                f"rows cannot be written as Parquet: {error}",
+                "cast the column in the transform",
+            ) from error
+        self.rows += table.num_rows
+
+    def finish(self) -> tuple[int, str]:
+        """Size and checksum, once the file will stay."""
+        try:
+            self._parquet.close()
+        except OSError as error:
+            raise refusal(self._where, "it cannot be written", error) from error
+        self._bytes.output.finish()
+        return self._bytes.size_bytes, self._bytes.checksum.hexdigest()
+
+    def discard(self) -> None:
+        """Leave nothing of it. Raises nothing."""
+        self._bytes.is_ignoring = True
+        with suppress(OSError, pa.ArrowException):
+            self._parquet.close()
+        self._bytes.output.discard()
+
+
+class _ChecksummedBytes(io.RawIOBase):
+    """Passes bytes on and knows their count and checksum."""
+
+    def __init__(self, output: StagedOutput) -> None:
+        self.output = output
+        self.size_bytes = 0
+        self.checksum = new_checksum()
+        self.is_ignoring = False
+        """Let the Parquet library end in peace: what it still writes is given up."""
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        piece = memoryview(cast("bytes", data))
+        if not self.is_ignoring:
+            self.output.write(piece)
+            self.checksum.update(piece)
+        self.size_bytes += piece.nbytes
+        return piece.nbytes

@@ -1,0 +1,412 @@
+"""From listed files to splits: what is new, what has changed, and in which schema it is read."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast
+
+import pyarrow as pa
+
+from coordlog.errors import SourceError
+from coordlog.limits import WATCH_REPORT_S
+from coordlog.schemas.payload import Payload, payload_type_of
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.spark_integration.files.faults import EmptyFileError, is_fault_of_file
+from coordlog.spark_integration.files.formats.formats import FileFormat
+from coordlog.spark_integration.files.listing import InputFiles, ListedFile, SeenFile
+from coordlog.spark_integration.files.payloads import FileChanged, FilesAsRead, FileSplit
+from coordlog.spark_integration.files.schema_difference import schema_difference, schemas_differ
+from coordlog.spark_integration.files.source.bad_files import bad_files, of_all
+from coordlog.spark_integration.files.source.partition_folders import (
+    PartitionFolders,
+    check_partition_folders,
+)
+from coordlog.spark_integration.files.source.split_bytes import (
+    decode_schema,
+    decode_split,
+    encode_schema,
+    encode_split,
+)
+
+__all__ = [
+    "Discovery",
+    "FileListing",
+    "FileWatch",
+    "KnownFiles",
+    "files_as_read",
+    "note_back",
+    "note_change",
+]
+
+_AS_READ: Final = payload_type_of(FilesAsRead)
+
+
+def files_as_read(kept: bytes | None) -> dict[str, FileChanged]:
+    """By path, from what a coordinator keeps."""
+    if kept is None:
+        return {}
+    return {one.path: one for one in cast("FilesAsRead", _AS_READ.decode(kept)).files}
+
+
+def note_change(kept: bytes | None, event: Payload) -> bytes | None:
+    """What a coordinator keeps after an event of a reader."""
+    if not isinstance(event, FileChanged):
+        return kept
+    files = {**files_as_read(kept), event.path: event}
+    return _AS_READ.encode(FilesAsRead(files=[files[path] for path in sorted(files)]))
+
+
+def note_back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+    """What a coordinator keeps after a reader has lost `splits`: the next one reads them as they are then."""
+    if kept is None:
+        return None
+    lost = {decode_split(one.content).path for one in splits}
+    files = [one for path, one in files_as_read(kept).items() if path not in lost]
+    return _AS_READ.encode(FilesAsRead(files=files))
+
+
+class KnownFiles:
+    """What the log has of a source's files. Remembers what it has decoded; one thread."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[FileSplit]] = {}
+        self._count, self._last = 0, ""
+        self._schemas: dict[bytes, bytes] = {}
+
+    def by_path(self, known: Sequence[Split]) -> Mapping[str, list[FileSplit]]:
+        """The splits of each file, of splits in the order of discovery: what was known before is not decoded again."""
+        is_more = self._count == 0 or (
+            self._count <= len(known) and known[self._count - 1].split_id == self._last
+        )
+        if not is_more:
+            self._files, self._count, self._last = {}, 0, ""
+        for one in known[self._count :]:
+            split = self._shared(decode_split(one.content))
+            self._files.setdefault(split.path, []).append(split)
+            self._last = split.split_id
+        self._count = len(known)
+        return self._files
+
+    def _shared(self, split: FileSplit) -> FileSplit:
+        """The same, what most splits have alike once for all: there may be a million."""
+        schema = self._schemas.setdefault(split.arrow_schema, split.arrow_schema)
+        path = split.split_id if split.path == split.split_id else split.path
+        return replace(split, arrow_schema=schema, path=path, listed_by=sys.intern(split.listed_by))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovery:
+    """How splits are made of files. Any thread."""
+
+    files: InputFiles
+    format: FileFormat
+    schema: pa.Schema | None
+    """As the user gave it."""
+    schemas: Literal["one", "each"]
+    split_bytes: int
+    run_id: str
+    """Of this run of the job: its splits are told from those that an earlier one has listed."""
+    skips_unreadable: bool = False
+    """True: a file that cannot be read says nothing of the schema; its reader will find out."""
+    is_lenient: bool = False
+    """True: there may be none yet that can be read."""
+    partition_folders: PartitionFolders = "refuse"
+    """What becomes of files in folders such as `month=3`, if their rows have no such column."""
+
+    def settle(self, listed: Sequence[ListedFile], given: pa.Schema | None = None) -> pa.Schema:
+        """The one schema of these files, or `given`, checked against them.
+
+        Raises:
+            SourceError: One cannot be read, or they do not fit together.
+        """
+        schema = self.schema if given is None else given
+        left = list(listed)
+        while True:
+            try:
+                settled = self.format.settle(self.files, left, schema)
+            except SourceError as error:
+                # Files that do not fit together are no fault of one: those have no cause.
+                bad = bad_files(
+                    self.files,
+                    left,
+                    error,
+                    lambda one: self.format.settle(self.files, [one], schema),
+                )
+                readable = [one for one in left if one.path not in bad]
+                if not bad or not self.skips_unreadable or not readable:
+                    raise (of_all(bad, error)) from error.__cause__
+                left = readable
+            else:
+                self._check_folders(left, settled.names)
+                return settled
+
+    def fresh(
+        self,
+        listed: Sequence[ListedFile],
+        known: Mapping[str, Sequence[FileSplit]],
+        as_read: Mapping[str, FileChanged] | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> list[ListedFile]:
+        """The listed files of which the log does not have every split.
+
+        Args:
+            listed: As they are now.
+            known: By path.
+            as_read: Those that were read otherwise than they were listed, by path.
+            skipped: Splits that are not read: a file that is skipped as a whole stays so, mended or
+                not.
+
+        Raises:
+            SourceError: A file that the log has has changed since.
+        """
+        changed: list[tuple[ListedFile, str]] = []
+        fresh = []
+        for one in listed:
+            splits = known.get(one.path)
+            if splits is None:
+                fresh.append(one)
+                continue
+            # A skipped split may be of an older listing than the others.
+            read = next((split for split in splits if split.split_id not in skipped), None)
+            if read is None:
+                continue
+            seen: SeenFile = read
+            if as_read and (begun := as_read.get(one.path)) is not None:
+                seen = ListedFile(
+                    path=one.path,
+                    size_bytes=begun.size_bytes,
+                    mark=begun.mark,
+                    real_path=seen.real_path,
+                )
+            difference = self.files.difference(seen, one)
+            if difference is not None:
+                changed.append((one, difference))
+            elif len(splits) < read.parts:
+                fresh.append(one)  # a driver ended between two pages of its splits
+        if changed:
+            first, difference = changed[0]
+            more = "" if len(changed) == 1 else f" ({len(changed) - 1} more files have changed too)"
+            raise SourceError(
+                first.path,
+                f"it has changed since it was listed: {difference}{more}",
+                "put it back as it was, or move it away, and give what is new in a new file: a "
+                "file is read once",
+            )
+        return fresh
+
+    def splits_of(
+        self,
+        fresh: Sequence[ListedFile],
+        known: Mapping[str, Sequence[FileSplit]],
+        *,
+        is_checked: bool = False,
+    ) -> list[Split]:
+        """The splits of files of which the log does not have every split yet.
+
+        Args:
+            fresh: See `fresh`.
+            known: By path.
+            is_checked: Files that do not fit the schema of those before are an error here, and not
+                when they are read.
+
+        Raises:
+            SourceError: A file cannot be cut, or the schema is not that of the files before.
+        """
+        one_schema = None if self.schemas == "each" else self._schema_for(fresh, known)
+        if is_checked and one_schema and known and fresh:
+            self._settled_or_none(fresh, decode_schema(one_schema))
+        found: list[Split] = []
+        for one in fresh:
+            try:
+                splits = self._splits_of_file(one, one_schema)
+            except SourceError as error:
+                bad = bad_files(
+                    self.files, fresh, error, lambda each: self._splits_of_file(each, one_schema)
+                )
+                raise (of_all(bad, error)) from error.__cause__
+            if splits and "=" in one.path:
+                self._check_folders([one], decode_schema(splits[0].arrow_schema).names)
+            before = {split.split_id for split in known.get(one.path, ())}
+            if not before <= {split.split_id for split in splits}:
+                raise SourceError(
+                    one.path,
+                    f"{len(before)} splits of it are known, which are cut otherwise than now",
+                    "give `split_bytes=` and the other options as they were when it was listed",
+                )
+            found += [Split(split_id=each.split_id, content=encode_split(each)) for each in splits]
+        return found
+
+    def _check_folders(self, listed: Sequence[ListedFile], columns: Sequence[str]) -> None:
+        if self.partition_folders == "refuse":
+            paths = (one.path for one in listed)
+            check_partition_folders(self.files.url, paths, columns)
+
+    def _schema_for(
+        self, fresh: Sequence[ListedFile], known: Mapping[str, Sequence[FileSplit]]
+    ) -> bytes:
+        first = next(
+            (known[path][0] for path in sorted(known) if known[path][0].arrow_schema), None
+        )
+        if first is None:
+            return self._encoded(fresh, is_alone=False) if fresh else b""
+        settled = decode_schema(first.arrow_schema)
+        if self.schema is not None and schema_difference(self.schema, settled):
+            raise schemas_differ("`schema=`", f"that of {first.path}", self.schema, settled)
+        return first.arrow_schema
+
+    def _encoded(self, fresh: Sequence[ListedFile], *, is_alone: bool) -> bytes:
+        """The schema of these files; empty if all are at fault and are to be skipped, by their readers."""
+        if not is_alone and not self.is_lenient:
+            return encode_schema(self.settle(fresh))
+        try:
+            settled = self._settled_or_none(fresh)
+        except EmptyFileError:
+            if not is_alone:
+                raise
+            return b""
+        return b"" if settled is None else encode_schema(settled)
+
+    def _settled_or_none(
+        self, fresh: Sequence[ListedFile], given: pa.Schema | None = None
+    ) -> pa.Schema | None:
+        """None: each of them is at fault, and the source skips such files."""
+        try:
+            return self.settle(fresh, given)
+        except SourceError as error:
+            is_fault = error.__cause__ is not None and is_fault_of_file(error, self.files)
+            if not self.skips_unreadable or not is_fault:
+                raise
+            return None
+
+    def _splits_of_file(self, one: ListedFile, schema: bytes | None) -> list[FileSplit]:
+        cuts = self.format.cut(self.files, one, self.split_bytes)
+        if schema is None:
+            schema = self._encoded([one], is_alone=True)
+        return [
+            FileSplit(
+                # The bare path, where it says all.
+                split_id=one.path
+                if len(cuts) == 1
+                else f"{one.path}#{self.format.unit}={start}-{end}",
+                path=one.path,
+                size_bytes=one.size_bytes,
+                mark=one.mark,
+                real_path=one.real_path,
+                parts=len(cuts),
+                listed_by=self.run_id,
+                start=start,
+                end=end,
+                arrow_schema=schema or b"",
+            )
+            for start, end in cuts
+        ]
+
+
+class FileListing:
+    """Lists once: the watch of one who reads what there is (`SplitWatch`)."""
+
+    def __init__(self, discover: Callable[[Sequence[Split]], SplitsDiscovered]) -> None:
+        self._discover = discover
+
+    def look(
+        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
+        """All that is not `known`; `is_complete`."""
+        assert not skipped, "queries skip nothing"
+        return self._discover(known)
+
+    def close(self) -> None:
+        """It does not wait."""
+
+
+class FileWatch:
+    """Lists again and again: the watch of one enumerator (`SplitWatch`).
+
+    A file is taken when two listings, an interval apart, have found it the same: one that is still
+    being written is left alone.
+
+    Args:
+        discovery: Makes the splits.
+        interval_s: Between two listings.
+        idle_timeout_s: The watch ends when for so long no file was new, and none unsettled; None:
+            it does not.
+        as_read: Those that a run without a watch has read otherwise than they were listed, by path;
+            may be set anew at any time.
+        clock: Seconds, monotonic.
+        wait: Waits for so many seconds, or until `close`; True at once after that.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        interval_s: float,
+        idle_timeout_s: float | None,
+        as_read: Mapping[str, FileChanged] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._discovery = discovery
+        self._interval_s, self._idle_timeout_s = interval_s, idle_timeout_s
+        self._clock = clock
+        self._closed = threading.Event()
+        self._wait = wait or self._closed.wait
+        self.as_read = as_read or {}
+        self._known = KnownFiles()
+        self._unsettled: dict[str, ListedFile] = {}
+        self._last_find_s = clock()
+        self._listed_s = -math.inf
+
+    def look(
+        self, known: Sequence[Split], skipped: frozenset[str] = frozenset()
+    ) -> SplitsDiscovered:
+        """New files, as soon as there are some; see `SplitWatch`.
+
+        Raises:
+            SourceError: The files cannot be listed, one cannot be cut, or a known one has changed.
+        """
+        files = self._known.by_path(known)
+        until_s = self._clock() + WATCH_REPORT_S
+        while True:
+            # A look that follows a find waits too: two listings are to be an interval apart.
+            due_s = self._listed_s + self._interval_s - self._clock()
+            if due_s > 0:
+                # Not longer than a report: a work that takes for ever is taken for one that hangs.
+                is_closed = self._wait(min(due_s, WATCH_REPORT_S))
+                if is_closed or due_s > WATCH_REPORT_S:
+                    return SplitsDiscovered(splits=[], is_complete=False)
+            settled = self._settled(files, skipped)
+            if settled:
+                return SplitsDiscovered(
+                    splits=self._discovery.splits_of(settled, files), is_complete=False
+                )
+            idle_s = self._clock() - self._last_find_s
+            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+                return SplitsDiscovered(splits=[], is_complete=True)
+            if self._clock() >= until_s:
+                return SplitsDiscovered(splits=[], is_complete=False)
+
+    def close(self) -> None:
+        """Make a `look` that waits return. Any thread."""
+        self._closed.set()
+
+    def _settled(
+        self, files: Mapping[str, Sequence[FileSplit]], skipped: frozenset[str]
+    ) -> list[ListedFile]:
+        """The fresh files that the listing before has found the same; notes the others."""
+        discovery = self._discovery
+        self._listed_s = self._clock()
+        listed = discovery.files.list(allow_none=True)
+        # An empty file has nothing to read yet.
+        listed_anew = discovery.fresh(listed, files, self.as_read, skipped)
+        fresh = [one for one in listed_anew if one.size_bytes != 0]
+        settled = [one for one in fresh if self._unsettled.get(one.path) == one]
+        if any(self._unsettled.get(one.path) != one for one in fresh) or settled:
+            self._last_find_s = self._clock()
+        self._unsettled = {one.path: one for one in fresh}
+        return settled

@@ -1,0 +1,550 @@
+"""A source of CSV, JSON lines, Parquet or text files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+
+from coordlog.api.chain import SourceSpec
+from coordlog.coordinators.enumerator import EnumeratorContext
+from coordlog.coordinators.listing import Relisted
+from coordlog.coordinators.query_source import CoordinatedSource
+from coordlog.coordinators.splits import SplitCoordinatorProvider
+from coordlog.coordinators.watching import SplitWatch, WatchingEnumerator
+from coordlog.errors import OptionError
+from coordlog.limits import (
+    CSV_BLOCK_BYTES,
+    FILE_BATCH_ROWS,
+    FILE_SPLIT_BYTES,
+    LISTING_TIMEOUT_S,
+    WATCH_INTERVAL_S,
+)
+from coordlog.log.credentials import refuse_credentials
+from coordlog.option_types import check_all, check_types
+from coordlog.schemas.payload import Payload
+from coordlog.schemas.source_events import Split, SplitsDiscovered
+from coordlog.spark_integration.casts.given_schema import arrow_schema_of
+from coordlog.spark_integration.files.compression import Compression, check_compression
+from coordlog.spark_integration.files.formats.csv_options import CsvOptions
+from coordlog.spark_integration.files.formats.csv_rows import check_csv_types
+from coordlog.spark_integration.files.formats.formats import (
+    CsvFormat,
+    FileFormat,
+    JsonLinesFormat,
+    ParquetFormat,
+    TextFormat,
+)
+from coordlog.spark_integration.files.formats.json_values import check_json_types
+from coordlog.spark_integration.files.listing import InputFiles
+from coordlog.spark_integration.files.payloads import FileChanged
+from coordlog.spark_integration.files.places import location_of
+from coordlog.spark_integration.files.source.discovery import (
+    Discovery,
+    FileListing,
+    FileWatch,
+    KnownFiles,
+    files_as_read,
+    note_back,
+    note_change,
+)
+from coordlog.spark_integration.files.source.partition_folders import PartitionFolders
+from coordlog.spark_integration.files.source.reader import (
+    FileReader,
+    FileReaderOptions,
+    merge_reader_states,
+)
+from coordlog.spark_integration.files.source.relisting import relisted
+from coordlog.spark_integration.files.source.split_bytes import schema_of, weight_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["FileSource", "Format"]
+
+Format = Literal["csv", "jsonl", "parquet", "text"]
+_INTERVAL_S = (0.01, 86_400.0)
+_OF_FORMATS: Final[Mapping[str, tuple[Format, ...]]] = {
+    "schema": ("csv", "jsonl", "parquet"),
+    "null_values": ("csv",),
+    "encoding": ("csv", "jsonl", "text"),
+    "delimiter": ("csv",),
+    "quote": ("csv",),
+    "escape": ("csv",),
+    "column_names": ("csv",),
+    "no_newlines_in_fields": ("csv",),
+    "block_bytes": ("csv", "jsonl", "text"),
+}
+"""Formats for which an option does something, if not for all."""
+
+
+class FileSource:
+    """The rows of a file, of all files in a folder and its folders, of a glob, or of an fsspec URL.
+
+    The files are listed once, when the job first starts, in the order of their paths, or with
+    `watch` again and again; names that begin with `.` or `_` are left out. The schema is settled
+    with the first listing and stands in every split, so that it is the same for every reader, file
+    and block, and after every restart. A file is read once and must not change meanwhile: size and
+    mark (its time, or an object store's etag) are in its splits, and are compared when it is opened
+    and when it has been read. But where the job is run again, without `watch`, a file that is one
+    split and of which no row was read is read as it is then: so one that could not be read may be
+    mended.
+
+    Args:
+        path: A local path or an fsspec URL without credentials; may be a glob, unless something of
+            just that name exists.
+        format: `"csv"`, `"jsonl"` (JSON lines), `"parquet"` or `"text"` (lines, in one column
+            `value`).
+        compression: How files are packed; `"infer"`: as their names end. Not for Parquet, whose
+            columns are compressed in the file.
+        schema: All columns, in order, with their types: a pyarrow schema, a StructType of Spark, or
+            a DDL string such as `"id bigint, name string"`. Without it: CSV names from the header and
+            types from a sample of the files; JSON lines fields and types from a sample; Parquet as
+            the first file has it, and the others must be equal.
+        schemas: `"one"`: a file of another schema is an error. `"each"`: each file is read with its
+            own, and what takes the rows must cope.
+        storage_options: For fsspec: what its file system needs, secrets included. Not in the log.
+        batch_rows: The most rows of a batch.
+        split_bytes: About how long a split is. Parquet is split between row groups. CSV is split
+            only with `no_newlines_in_fields`; what is read by lines only if it is not packed, can
+            be read from anywhere, and is in an encoding in which every byte 10 is a line end.
+        assignment: `"pull"`: a subtask gets a split when it has read the one before. `"static"`:
+            dealt out beforehand.
+        watch: Go on looking for new files. The job does not end by itself, but by `idle_timeout_s`.
+        watch_interval_s: Seconds between two listings. A file is read when two in a row have found
+            it the same.
+        idle_timeout_s: With `watch`: end when for so many seconds no file was new.
+        listing_timeout_s: How long tries to list may fail one after the other before the job fails,
+            seconds; what was found before is read meanwhile. The first try of a new job fails at
+            once where it is made before Spark starts, as `coordlog ingest` does.
+        changed_by: What tells that a file has changed: `"modified"`: size, and time or etag.
+            `"size"`: the size alone.
+        null_values: CSV: words that stand for null, in columns of all types, strings included. Only
+            these do.
+        encoding: Not Parquet: any that Python knows.
+        delimiter: CSV: one character.
+        quote: CSV: one character, or None where quotes mean nothing.
+        escape: CSV: one character, or None.
+        column_names: CSV: the names, where the files have no header. Without it the first line that
+            is not empty is one.
+        no_newlines_in_fields: CSV: the caller's word that no field holds a line feed or a carriage
+            return.
+        block_bytes: Not Parquet: what is parsed at once; a longer line is an error.
+        on_error: What becomes of a split whose file is at fault: a bad row, a cut file, one that is
+            gone. `"fail"`: the attempt fails, and the job with it where that happens again and
+            again. `"skip"`: the split is skipped, which the history has with the reason. In batch,
+            where no link of the chain keeps state across splits, none of its rows stay; else those
+            before the first that cannot be read, and the history has their number.
+        exclude: Globs of files and folders that are left out of every listing. One without a slash is
+            compared with each name below the path, one with a slash with the path from there on, one
+            that begins with a slash with the whole path; `*` takes slashes too. A file that was listed
+            before, and of which nothing was read, is left out too, by name; others are not touched.
+        allow_other_path: A job may go on though its history has another path, glob or URL. What was
+            listed is read on as it was; what is listed from now on is of this one, and a file that
+            has another path than before is another file.
+
+    Raises:
+        OptionError: An option is out of range, or does nothing for this format, or the URL holds
+            credentials.
+    """
+
+    _assignment: Literal["pull", "static"]
+
+    def __init__(  # noqa: PLR0913, the options of a source
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Format = "csv",  # noqa: A002, what everybody calls it
+        compression: Compression = "infer",
+        schema: pa.Schema | StructType | str | None = None,
+        schemas: Literal["one", "each"] = "one",
+        storage_options: Mapping[str, str] | None = None,
+        batch_rows: int = FILE_BATCH_ROWS,
+        split_bytes: int = FILE_SPLIT_BYTES,
+        assignment: Literal["pull", "static"] = "pull",
+        watch: bool = False,
+        watch_interval_s: float = WATCH_INTERVAL_S,
+        idle_timeout_s: float | None = None,
+        listing_timeout_s: float = LISTING_TIMEOUT_S,
+        changed_by: Literal["modified", "size"] = "modified",
+        null_values: Sequence[str] = ("",),
+        encoding: str = "utf-8",
+        delimiter: str = ",",
+        quote: str | None = '"',
+        escape: str | None = None,
+        column_names: Sequence[str] | None = None,
+        no_newlines_in_fields: bool = False,
+        block_bytes: int = CSV_BLOCK_BYTES,
+        on_error: Literal["fail", "skip"] = "fail",
+        exclude: str | Sequence[str] = (),
+        allow_other_path: bool = False,
+        partition_folders: PartitionFolders = "refuse",
+    ) -> None:
+        check_types(type(self).__init__, locals())
+        url = os.fspath(path)
+        given = arrow_schema_of("schema", schema)
+        csv_options = partial(
+            CsvOptions,
+            null_values=tuple(null_values),
+            encoding=encoding,
+            delimiter=delimiter,
+            quote=quote,
+            escape=escape,
+            column_names=None if column_names is None else tuple(column_names),
+            no_newlines_in_fields=no_newlines_in_fields,
+            block_bytes=block_bytes,
+        )
+        check_all(
+            lambda: _check_path(url),
+            lambda: check_compression(compression),
+            lambda: _check_positive(batch_rows=batch_rows, split_bytes=split_bytes),
+            lambda: _check_names(given, column_names),
+            lambda: _check_watch(
+                watch, watch_interval_s, idle_timeout_s, assignment, listing_timeout_s
+            ),
+            *_csv_checks(format, csv_options, given),
+        )
+        self._batch_rows, self._assignment = batch_rows, assignment
+        self._skips_unreadable, self._allows_other_path = on_error == "skip", allow_other_path
+        self._is_watching, self._listing_timeout_s = watch, listing_timeout_s
+        self._interval_s, self._idle_timeout_s = watch_interval_s, idle_timeout_s
+        is_lenient = watch or on_error == "skip"
+        self._discovery = Discovery(
+            files=_input_files(url, storage_options, changed_by, exclude),
+            format=_format_of(format, compression, csv_options(), given, is_lenient=is_lenient),
+            schema=given,
+            schemas=schemas,
+            split_bytes=split_bytes,
+            run_id=uuid4().hex,
+            skips_unreadable=self._skips_unreadable,
+            is_lenient=watch and on_error == "skip",
+            partition_folders=partition_folders,
+        )
+
+    def spec(self, operator_id: str = "source") -> SourceSpec:
+        """The source as the first link of a chain.
+
+        Reads nothing yet: its coordinator does.
+        """
+        options = FileReaderOptions(
+            files=self._discovery.files,
+            format=self._discovery.format,
+            batch_rows=self._batch_rows,
+            asks_for_splits=self._assignment == "pull",
+            skips_unreadable=self._skips_unreadable,
+            # A watch compares what it finds with what was listed.
+            run_id=None if self._is_watching else self._discovery.run_id,
+        )
+        if self._is_watching:
+            provider = SplitCoordinatorProvider(
+                operator_id,
+                enumerator=self._watch,
+                keeps_listed=True,
+                payload_types=(FileChanged,),
+            )
+        else:
+            provider = SplitCoordinatorProvider(
+                operator_id,
+                discover=self.discover,
+                discover_again=self.discover_again,
+                note_event=note_change,
+                note_back=note_back,
+                assignment=self._assignment,
+                payload_types=(FileChanged,),
+                listing_timeout_s=self._listing_timeout_s,
+            )
+        return SourceSpec(
+            operator_id=operator_id,
+            options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
+            location=location_of(self._discovery.files.url),
+            allows_other_location=self._allows_other_path,
+            create_reader=partial(FileReader, options),
+            merge_states=merge_reader_states,
+            reads_in_order=True,
+            coordinator=provider,
+        )
+
+    def coordinated(self) -> CoordinatedSource:
+        """The source for queries: `coordlog.spark_integration.dataframes`.
+
+        Raises:
+            OptionError: What it is told has no meaning there.
+        """
+        _check_coordinated(
+            assignment=(self._assignment, "pull"),
+            on_error=("skip" if self._skips_unreadable else "fail", "fail"),
+            schemas=(self._discovery.schemas, "one"),
+        )
+        options = FileReaderOptions(
+            files=self._discovery.files,
+            format=self._discovery.format,
+            batch_rows=self._batch_rows,
+            asks_for_splits=False,
+            run_id=None,  # a file is read as it was listed: a batch that is read again is the same
+        )
+        open_watch: Callable[[], SplitWatch] = partial(FileListing, self._listed_beside)
+        if self._is_watching:
+            open_watch = partial(
+                FileWatch,
+                self._discovery,
+                interval_s=self._interval_s,
+                idle_timeout_s=self._idle_timeout_s,
+            )
+        return CoordinatedSource(
+            create_reader=partial(FileReader, options),
+            open_watch=open_watch,
+            is_unbounded=self._is_watching,
+            schema_of=schema_of,
+            settle_schema=self._settle_or_given,
+            weight_of=weight_of,
+            options={"format": _FORMAT_NAMES[type(self._discovery.format)]},
+            location=location_of(self._discovery.files.url),
+            allows_other_location=self._allows_other_path,
+        )
+
+    def _settle_or_given(self) -> pa.Schema:
+        return self._discovery.schema or self.settle_schema()
+
+    def settle_schema(self) -> pa.Schema:
+        """The schema that a listing made now would settle: to change, and give as `schema`.
+
+        Raises:
+            SourceError: There is nothing to read, or the files do not fit together.
+        """
+        return self._discovery.settle(self._discovery.files.list())
+
+    def check(self) -> None:
+        """See, before anything is started, that there is something that can be read.
+
+        With `watch` there may be nothing yet, and what there is may not be whole.
+
+        Raises:
+            SourceError: As `discover`.
+        """
+        if self._is_watching:
+            self._discovery.files.list(allow_none=True)
+        elif self._discovery.schemas == "each":
+            self.discover()
+        else:
+            self.settle_schema()
+
+    def discover(self) -> SplitsDiscovered:
+        """List the files, settle their schema, and cut them into splits. Blocks; runs on a worker.
+
+        Raises:
+            SourceError: There is nothing to read, or the files do not fit together.
+        """
+        return self.discover_again(()).found
+
+    def discover_again(
+        self,
+        known: Sequence[Split],
+        kept: bytes | None = None,
+        skipped: frozenset[str] = frozenset(),
+        unread: frozenset[str] = frozenset(),
+    ) -> Relisted:
+        """List the files that are not of `known`, the splits of a listing before.
+
+        Their schema is the one that was settled then. A file that has gone since is missed by name if
+        no reader has had it. Blocks; runs on a worker.
+
+        Args:
+            known: What was listed before.
+            kept: What the coordinator keeps of files that were read otherwise than listed.
+            skipped: The ids of splits that are not read; a file of which all are may change.
+            unread: The ids of splits that no reader has had: their files are listed anew.
+
+        Raises:
+            SourceError: A file of `known` has changed since or is missing, or a new one does not fit.
+        """
+        return relisted(
+            self._discovery,
+            KnownFiles().by_path(known),
+            unread=unread,
+            skipped=skipped,
+            as_read=files_as_read(kept),
+        )
+
+    def _listed_beside(self, known: Sequence[Split]) -> SplitsDiscovered:
+        return self.discover_again(known).found
+
+    def _watch(self, context: EnumeratorContext, kept: bytes | None) -> WatchingEnumerator:
+        watch = FileWatch(
+            self._discovery,
+            interval_s=self._interval_s,
+            idle_timeout_s=self._idle_timeout_s,
+            as_read=files_as_read(kept),
+        )
+
+        def note(kept: bytes | None, event: Payload) -> bytes | None:
+            noted = note_change(kept, event)
+            watch.as_read = files_as_read(noted)
+            return noted
+
+        def back(kept: bytes | None, splits: Sequence[Split]) -> bytes | None:
+            noted = note_back(kept, splits)
+            watch.as_read = files_as_read(noted)
+            return noted
+
+        def relist(
+            known: Sequence[Split], skipped: frozenset[str], unread: frozenset[str]
+        ) -> Relisted:
+            return relisted(
+                self._discovery,
+                KnownFiles().by_path(known),
+                unread=unread,
+                skipped=skipped,
+                as_read=watch.as_read,
+                with_new=False,
+            )
+
+        return WatchingEnumerator(
+            context,
+            watch,
+            listing_timeout_s=self._listing_timeout_s,
+            note_event=note,
+            note_back=back,
+            kept=kept,
+            relist=relist,
+        )
+
+
+def _input_files(
+    url: str,
+    storage_options: Mapping[str, str] | None,
+    changed_by: str,
+    exclude: str | Sequence[str],
+) -> InputFiles:
+    patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    for one in patterns:
+        if not isinstance(one, str) or not one:
+            raise OptionError("exclude", one, 'a glob, as in "*.tmp"')
+    return InputFiles(
+        exclude=patterns,
+        url=url if "://" in url else os.path.abspath(os.path.expanduser(url)),  # noqa: PTH100, PTH111
+        storage_options=dict(storage_options or {}),
+        compares_marks=changed_by == "modified",
+    )
+
+
+_FORMAT_NAMES: Final[dict[type, str]] = {
+    CsvFormat: "csv",
+    JsonLinesFormat: "jsonl",
+    ParquetFormat: "parquet",
+    TextFormat: "text",
+}
+
+
+def _format_of(
+    name: Format,
+    compression: Compression,
+    csv: CsvOptions,
+    schema: pa.Schema | None,
+    *,
+    is_lenient: bool,
+) -> FileFormat:
+    match name:
+        case "csv":
+            return CsvFormat(options=csv, compression=compression)
+        case "jsonl":
+            return JsonLinesFormat(
+                encoding=csv.encoding,
+                block_bytes=csv.block_bytes,
+                compression=compression,
+                ignores_new_fields=schema is not None,
+            )
+        case "text":
+            return TextFormat(
+                encoding=csv.encoding, block_bytes=csv.block_bytes, compression=compression
+            )
+        case "parquet":
+            if compression not in ("infer", "none"):
+                raise OptionError(
+                    "compression", compression, "for other formats: Parquet packs its columns"
+                )
+            return ParquetFormat(is_lenient=is_lenient, is_given=schema is not None)
+
+
+def _csv_checks(
+    name: Format, csv_options: partial[CsvOptions], schema: pa.Schema | None
+) -> list[Callable[[], object]]:
+    """Checks of the options' values, and that none is given that does nothing for the format."""
+    values = {**csv_options.keywords, "schema": schema}
+    defaults = {one.name: one.default for one in fields(CsvOptions)}
+
+    def check(option: str, formats: tuple[Format, ...]) -> None:
+        value = values[option]
+        if name not in formats and value != defaults.get(option):
+            raise OptionError(
+                option, value, f"left out with format={name!r}: it is for {' and '.join(formats)}"
+            )
+
+    return [
+        csv_options,
+        partial(_check_schema, name, schema),
+        *(partial(check, *one) for one in _OF_FORMATS.items()),
+    ]
+
+
+def _check_path(url: str) -> None:
+    if not url:
+        raise OptionError("path", url, "a path, a glob or an fsspec URL")
+    refuse_credentials("path", url)
+
+
+def _check_names(schema: pa.Schema | None, column_names: Sequence[str] | None) -> None:
+    if schema is not None and column_names is not None and schema.names != list(column_names):
+        raise OptionError("column_names", column_names, f"those of `schema`: {schema.names}")
+
+
+def _check_schema(name: Format, schema: pa.Schema | None) -> None:
+    check = {"csv": check_csv_types, "jsonl": check_json_types}.get(name)
+    if schema is None or check is None:
+        return
+    try:
+        check(schema)
+    except ValueError as error:
+        raise OptionError("schema", str(schema), f"of types that {name} has ({error})") from error
+
+
+def _check_coordinated(**options: tuple[str, str]) -> None:
+    for option, (given, needed) in options.items():
+        if given != needed:
+            raise OptionError(option, given, f"{needed!r}, where queries read the source")
+
+
+def _check_positive(**options: int) -> None:
+    for name, value in options.items():
+        if value < 1:
+            raise OptionError(name, value, "at least 1")
+
+
+def _check_listing_timeout(seconds: float) -> None:
+    if not 0 <= seconds <= _INTERVAL_S[1]:
+        raise OptionError("listing_timeout_s", seconds, f"between 0 and {_INTERVAL_S[1]:g}")
+
+
+def _check_watch(
+    watch: bool,  # noqa: FBT001, as it was given
+    interval_s: float,
+    idle_timeout_s: float | None,
+    assignment: str,
+    listing_timeout_s: float,
+) -> None:
+    _check_listing_timeout(listing_timeout_s)
+    lowest, highest = _INTERVAL_S
+    if not lowest <= interval_s <= highest:
+        raise OptionError("watch_interval_s", interval_s, f"between {lowest:g} and {highest:g}")
+    if idle_timeout_s is None:
+        pass
+    elif not watch:
+        raise OptionError("idle_timeout_s", idle_timeout_s, "given with `watch` only")
+    elif idle_timeout_s < interval_s:
+        raise OptionError("idle_timeout_s", idle_timeout_s, f"at least {interval_s:g}, an interval")
+    if watch and assignment != "pull":
+        raise OptionError("assignment", assignment, "'pull' with `watch`")

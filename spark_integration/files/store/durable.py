@@ -1,0 +1,120 @@
+"""Local files that stay: on disk when a call returns, and never replaced."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from coordlog.errors import OutOfSpaceError, SinkError
+from coordlog.log.local.fsync import sync_path
+
+__all__ = [
+    "checksum_of",
+    "file_size",
+    "new_checksum",
+    "refusal",
+    "sink_errors",
+    "write_once",
+]
+
+_CHUNK_BYTES: Final = 1024 * 1024
+_DRAFT_TRIES: Final = 5
+_NO_SPACE: Final = {
+    errno.ENOSPC: "free some space there, then run the same command again",
+    errno.EDQUOT: "free some of the quota there, then run the same command again",
+}
+_NEXT_STEPS: Final = {
+    errno.EFBIG: "raise the limit of the size of a file, then run the same command again",
+    errno.EACCES: "allow the user that runs the job and its tasks to write there",
+    errno.EPERM: "allow the user that runs the job and its tasks to write there",
+    errno.EROFS: "give a destination on a file system that can be written",
+    errno.ENOTDIR: "give a path of which every part but the last is a folder",
+}
+
+
+def refusal(where: str, doing: str, error: OSError) -> SinkError:
+    """`error` as a sentence with the path, errno and the next step."""
+    number = f"[errno {error.errno}] " if error.errno is not None else ""
+    problem = f"{doing}: {number}{error.strerror or error}"
+    if error.errno in _NO_SPACE:
+        return OutOfSpaceError(where, problem, _NO_SPACE[error.errno])
+    step = _NEXT_STEPS.get(error.errno or 0, "see that its file system works, then run it again")
+    return SinkError(where, problem, step)
+
+
+@contextmanager
+def sink_errors(where: Path, doing: str) -> Generator[None]:
+    """Raise what the operating system refuses as SinkError."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(str(where), doing, error) from error
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Give `path` this content, whole and on disk, unless it exists; whether this call did it."""
+    for tries_left in reversed(range(_DRAFT_TRIES)):
+        try:
+            return _write_once(path, content)
+        except FileNotFoundError:
+            # A sweep has taken the draft for a dead driver's.
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _write_once(path: Path, content: bytes) -> bool:
+    draft = path.with_name(f"{path.name}.{uuid4().hex}.draft")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        sync_path(path.parent)
+        return True
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def file_size(path: Path) -> int | None:
+    """The size of the regular file `path`; None where nothing has this name.
+
+    Raises:
+        SinkError: Something else than a regular file has it: a link could lead out of the
+            destination.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise SinkError(
+            str(path), "it is not a regular file", "remove it: nothing of this package made it"
+        )
+    return found.st_size
+
+
+def new_checksum() -> hashlib.blake2b:
+    """The checksum that committables hold, of nothing yet."""
+    return hashlib.blake2b(digest_size=32)
+
+
+def checksum_of(path: Path) -> str:
+    """The checksum of a file's content. Never holds more than a piece of it."""
+    checksum = new_checksum()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_CHUNK_BYTES):
+            checksum.update(piece)
+    return checksum.hexdigest()

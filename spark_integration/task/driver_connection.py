@@ -1,0 +1,420 @@
+"""A task's connection to its driver: an event loop in a thread of its own, queues to the main one.
+
+The thread says that the task lives while the main one works, within the bounds of what this may take, and ends with
+the connection: Spark uses a Python worker for one task after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from coordlog.errors import AttemptError, FencedAttemptError, TooLargeError
+from coordlog.limits import (
+    ATTEMPT_QUEUE_BYTES_MAX,
+    ATTEMPT_QUEUE_MESSAGES_MAX,
+    ATTEMPT_SEND_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    CONNECTION_CLOSE_S,
+    HEARTBEAT_S,
+    LEASE_S,
+    MESSAGE_BYTES_MAX,
+)
+from coordlog.messages import DownMessage, Fenced, UpMessage
+from coordlog.spark_integration.wire.accepted_parts import AcceptedJoiner
+from coordlog.spark_integration.wire.certificate import Certificate, is_encrypted
+from coordlog.spark_integration.wire.driver_proof import require_proof
+from coordlog.spark_integration.wire.messages import (
+    ATTEMPT_PATH,
+    SOCKET_LOGGER,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    Heartbeat,
+    decode_down,
+    encode,
+)
+from coordlog.spark_integration.wire.token import Token
+
+__all__ = ["DriverConnection", "TaskInbox"]
+
+_STALL_S: Final = 1.0
+_LOOP_PASSES: Final = 5
+_PROOF_PAUSE_S: Final = 0.05
+"""Before a driver that has dropped a connection is asked again; doubles each time."""
+
+
+class TaskInbox:
+    """What the driver has said and the attempt has not handled; filled by the loop."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[DownMessage, int]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._count = self._bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._room = asyncio.Event()
+
+    def get(
+        self,
+        block: bool = True,  # noqa: FBT001, FBT002, as of queues
+        timeout: float | None = None,
+    ) -> DownMessage:
+        """The next message. Raises queue.Empty where none comes in time."""
+        message, size = self._queue.get(block, timeout)
+        with self._lock:
+            was_full = self._is_full()
+            self._count -= 1
+            self._bytes -= size
+            is_room = was_full and not self._is_full()
+        if is_room and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._room.set)
+        return message
+
+    def put(self, message: DownMessage, size: int) -> None:
+        """Loop only."""
+        with self._lock:
+            self._count += 1
+            self._bytes += size
+        self._queue.put((message, size))
+
+    def is_full(self) -> bool:
+        """Whether nothing more should be read from the driver for now."""
+        with self._lock:
+            return self._is_full()
+
+    async def wait_for_room(self) -> None:
+        """Loop only."""
+        self._loop = asyncio.get_running_loop()
+        while self.is_full():
+            # What empties it between the look and this posts to the loop, and so comes after it.
+            self._room.clear()
+            await self._room.wait()
+
+    def _is_full(self) -> bool:
+        return self._count >= ATTEMPT_QUEUE_MESSAGES_MAX or self._bytes >= ATTEMPT_QUEUE_BYTES_MAX
+
+
+class DriverConnection:
+    """The connection of one task. `open` once; `close` always, last. The task's main thread only.
+
+    Args:
+        endpoint: The driver's.
+        token: The job's.
+        certificate: The driver's, where the endpoint is encrypted.
+        lease_s: A driver that is silent for so long is taken for dead.
+        heartbeat_s: How often the driver is told that the task lives.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        token: Token,
+        certificate: Certificate | None = None,
+        lease_s: float = LEASE_S,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self.inbox = TaskInbox()
+        self.subtask = self.attempt_number = -1
+        """For messages."""
+        self.is_moving: Callable[[], bool] = lambda: True
+        """Whether the task's main thread does anything: asked before each heartbeat, by the connection's thread."""
+        assert is_encrypted(endpoint) == (certificate is not None), "one comes with the other"
+        self._endpoint, self._token = endpoint, token
+        self._tls = None if certificate is None else certificate.context()
+        self._lease_s, self._heartbeat_s = lease_s, min(heartbeat_s, lease_s / 4)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = threading.Condition()
+        self._is_open = False
+        self._lost: str | None = None
+        """Why nothing comes or goes any more."""
+        self._outgoing: deque[bytes] = deque()
+        self._outgoing_bytes = 0
+        self._queued = self._written = 0
+        """Messages that `send` has taken, and those of them that the socket has."""
+        self._is_closing = False
+        self._wake = asyncio.Event()
+        self._channel: ClientConnection | None = None
+        self._heard_s = time.monotonic()
+        self._is_held = False
+        """The inbox is full, so that the driver's silence says nothing."""
+        self._fenced: Fenced | None = None
+        self._thread = threading.Thread(target=self._run, name="coordlog-connection", daemon=True)
+        self._socket: socket.socket | None = None
+
+    # --- the task's main thread -------------------------------------------------------------------
+    def open(self) -> None:
+        """Connect.
+
+        Raises:
+            AttemptError: The driver cannot be reached, or does not take this token or version.
+        """
+        url = urlsplit(self._endpoint)
+        address = (url.hostname or "", url.port or 0)
+        try:
+            if self._tls is None:
+                self._have_driver_prove_itself()
+            # Here, and not on the loop: it would look the name up in one more thread.
+            self._socket = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise AttemptError(
+                f"the driver cannot be reached at {self._endpoint}: {error}"
+            ) from None
+        except (WebSocketException, ValueError) as error:
+            raise self._refused(_why(error)) from None
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_open or self._lost is not None)
+        if not self._is_open:
+            raise self._refused(self._lost)
+
+    def _have_driver_prove_itself(self) -> None:
+        """Raises as `require_proof`. Of many tasks that come at once an endpoint drops some, who come again."""
+        deadline, pause_s = time.monotonic() + CONNECT_TIMEOUT_S, _PROOF_PAUSE_S
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                return require_proof(self._endpoint, self._token, timeout_s=left_s)
+            except ConnectionResetError:
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _refused(self, reason: str | None) -> AttemptError:
+        return AttemptError(f"the driver at {self._endpoint} let this task not in: {reason}")
+
+    def send(self, message: UpMessage) -> None:
+        """Put a message on its way, behind those before; waits while too many are.
+
+        Raises:
+            FencedAttemptError: The connection is gone, or does not move within its bound.
+            TooLargeError: The message is.
+        """
+        data = encode(message)
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise TooLargeError(f"a {type(message).__name__}", len(data), MESSAGE_BYTES_MAX)
+        with self._changed:
+            is_moving = self._changed.wait_for(
+                lambda: self._lost is not None or not self._is_full(), ATTEMPT_SEND_TIMEOUT_S
+            )
+            if not is_moving:
+                self._lost = f"its driver has read nothing for {ATTEMPT_SEND_TIMEOUT_S:g} s"
+            if self._lost is not None:
+                raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
+            self._outgoing.append(data)
+            self._outgoing_bytes += len(data)
+            self._queued += 1
+        self._call(self._wake.set)
+
+    def flush(self) -> None:
+        """Wait until the system has all that was sent: it delivers that, whatever becomes of this process.
+
+        Raises:
+            FencedAttemptError: The connection is gone, or does not move within its bound.
+        """
+        with self._changed:
+            queued = self._queued
+            is_moving = self._changed.wait_for(
+                lambda: self._lost is not None or self._written >= queued, ATTEMPT_SEND_TIMEOUT_S
+            )
+            if not is_moving:
+                self._lost = f"its driver has read nothing for {ATTEMPT_SEND_TIMEOUT_S:g} s"
+            if self._lost is not None:
+                raise FencedAttemptError(self.subtask, self.attempt_number, self._lost)
+
+    def is_over(self) -> str | None:
+        """Why the attempt must assume that it has ended (clause M4), or None."""
+        if self._fenced is not None:
+            # That the job has ended well must be handled, not mistaken for a lost connection.
+            return None if self._fenced.is_finished else self._fenced.reason
+        if self._lost is not None:
+            return self._lost
+        if time.monotonic() - self._heard_s <= self._lease_s:
+            return None
+        # This process may have stood still; then the driver's word waits to be read.
+        self._let_loop_pass()
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > self._lease_s and not self._is_held and self._fenced is None:
+            self._lost = (
+                f"nothing was heard of its driver for {silent_s:.1f} s; the lease is "
+                f"{self._lease_s:g} s"
+            )
+        return self._lost
+
+    def close(self) -> None:
+        """End the connection after what was sent, within a bound, and the thread."""
+        if self._thread.ident is not None:
+            with self._changed:
+                self._is_closing = True
+            self._call(self._leave)
+            self._thread.join()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _is_full(self) -> bool:
+        return (
+            len(self._outgoing) >= ATTEMPT_QUEUE_MESSAGES_MAX
+            or self._outgoing_bytes >= ATTEMPT_QUEUE_BYTES_MAX
+        )
+
+    def _call(self, action: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(action)
+
+    def _let_loop_pass(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        passing = _passes()
+        try:
+            asyncio.run_coroutine_threadsafe(passing, loop).result(_STALL_S)
+        except (RuntimeError, TimeoutError):
+            passing.close()
+
+    # --- the loop's thread ------------------------------------------------------------------------
+    def _leave(self) -> None:
+        self._wake.set()
+        if self._channel is not None:
+            asyncio.get_running_loop().call_later(CONNECTION_CLOSE_S, self._channel.transport.abort)
+
+    def _run(self) -> None:
+        lost = "the task has ended"
+        try:
+            lost = asyncio.run(self._serve())
+        except (OSError, TimeoutError, WebSocketException) as error:
+            lost = _why(error)
+        except Exception as error:
+            lost = f"a fault of the connection's own: {error!r}"
+            raise
+        finally:
+            self._lose(lost)
+
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if self._lost is None:
+                self._lost = reason
+            self._changed.notify_all()
+
+    async def _serve(self) -> str:
+        self._loop = asyncio.get_running_loop()
+        channel = await connect(
+            self._endpoint + ATTEMPT_PATH,
+            sock=self._socket,
+            ssl=self._tls,
+            additional_headers={
+                "Authorization": self._token.header(),
+                VERSION_HEADER: str(WIRE_VERSION),
+            },
+            proxy=None,
+            compression=None,
+            max_size=MESSAGE_BYTES_MAX,
+            open_timeout=CONNECT_TIMEOUT_S,
+            close_timeout=CONNECTION_CLOSE_S,
+            ping_interval=None,
+            user_agent_header=None,
+            logger=SOCKET_LOGGER,
+        )
+        self._channel = channel
+        with self._changed:
+            self._heard_s = time.monotonic()
+            self._is_open = True
+            self._changed.notify_all()
+        beating = asyncio.create_task(self._beat(channel))
+        reading = asyncio.create_task(self._read(channel))
+        writing = asyncio.create_task(self._write(channel))
+        try:
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            if not self._is_closing:
+                # Where nothing can be sent any more, the reader learns why.
+                await asyncio.wait((reading,), timeout=_STALL_S)
+            return reading.result() if reading.done() else "the task has ended"
+        finally:
+            for one in (beating, reading, writing):
+                one.cancel()
+            channel.transport.abort()
+
+    async def _read(self, channel: ClientConnection) -> str:
+        joiner = AcceptedJoiner()
+        while True:
+            try:
+                data = await channel.recv()
+                self._heard_s = time.monotonic()
+                received = decode_down(data if isinstance(data, bytes) else data.encode())
+                message = None if isinstance(received, Heartbeat) else joiner.take(received)
+            except ConnectionClosed as closed:
+                return _why(closed)
+            except ValueError as error:
+                return f"its driver said what it must not: {error}"
+            if message is None:
+                continue
+            if isinstance(message, Fenced):
+                self._fenced = message
+            self.inbox.put(message, len(data))
+            if self.inbox.is_full():
+                self._is_held = True
+                await self.inbox.wait_for_room()
+                self._heard_s = time.monotonic()
+                self._is_held = False
+
+    async def _write(self, channel: ClientConnection) -> None:
+        """Send what is queued, in order, until `close`; then say goodbye."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                with self._changed:
+                    data = self._outgoing.popleft() if self._outgoing else None
+                    is_closing = self._is_closing
+                    if data is not None:
+                        self._outgoing_bytes -= len(data)
+                        self._changed.notify_all()
+                if data is not None:
+                    await channel.send(data)
+                    with self._changed:
+                        self._written += 1
+                        self._changed.notify_all()
+                elif is_closing:
+                    await channel.close()
+                    return
+                else:
+                    await self._wake.wait()
+                    self._wake.clear()
+
+    async def _beat(self, channel: ClientConnection) -> None:
+        """Say that the task lives, for as long as its main thread does anything: else its lease runs out."""
+        heartbeat = encode(Heartbeat())
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await asyncio.sleep(self._heartbeat_s)
+                if self.is_moving():
+                    await channel.send(heartbeat)
+
+
+async def _passes() -> None:
+    """Returns once the loop has looked at its sockets, and acted on what it saw."""
+    for _ in range(_LOOP_PASSES):
+        await asyncio.sleep(0)
+
+
+def _why(error: BaseException) -> str:
+    """Why there is no connection, or no more."""
+    if isinstance(error, InvalidStatus):
+        body = (error.response.body or b"").decode(errors="replace").strip()
+        return f"HTTP {error.response.status_code}: {body}"
+    if isinstance(error, ConnectionClosed):
+        if error.rcvd is not None:
+            return "its driver has closed the connection"
+        return "the connection to its driver broke"
+    return f"{type(error).__name__}: {error}"

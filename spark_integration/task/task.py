@@ -1,0 +1,266 @@
+"""What runs in a Spark task: one execution attempt of a job's chain, on the task's main thread."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from coordlog.api.chain import Chain, OperatorSpec, SourceSpec
+from coordlog.api.coordinator import CoordinatorContext, CoordinatorProvider, OperatorCoordinator
+from coordlog.errors import AttemptError, CoordlogError, FencedAttemptError
+from coordlog.limits import CALL_TIMEOUT_S, HEARTBEAT_S, LEASE_S, REGISTRATION_TIMEOUT_S
+from coordlog.messages import Accepted, AlreadyFinished, DownMessage, Fenced, Refused, Register
+from coordlog.payloads.offload import NO_STORE, PayloadOptions
+from coordlog.runtime.call_watch import MainThread, watched_calls
+from coordlog.schemas.payload import Payload
+from coordlog.spark_integration.task.driver_connection import DriverConnection
+from coordlog.spark_integration.task.worker_archives import keep_archives
+from coordlog.spark_integration.wire.certificate import Certificate
+from coordlog.spark_integration.wire.token import Token
+from coordlog.task.attempt import AttemptRunner
+
+__all__ = ["TaskChain", "TaskIds", "TaskWork", "run_task", "spark_function"]
+
+_LOOK_S: Final = 0.25
+_ERROR_CHARS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLink:
+    """One link of a chain, without its coordinator: what that holds stays on the driver."""
+
+    operator_id: str
+    version: int
+    create: Callable[[], Any]
+    """Makes the reader of the first link, the operator of any other."""
+    is_coordinated: bool
+    payload_types: tuple[type[Payload], ...]
+    keeps_state_across_splits: bool
+    merge_states: Callable[[Sequence[bytes]], bytes] | None
+
+
+class _Elsewhere(CoordinatorProvider):
+    """Stands for a provider that has stayed on the driver."""
+
+    def __init__(self, operator_id: str, payload_types: tuple[type[Payload], ...]) -> None:
+        self.operator_id, self.payload_types = operator_id, payload_types
+
+    def create(self, context: CoordinatorContext) -> OperatorCoordinator:
+        """Never called: there are no coordinators in a task."""
+        raise AssertionError(f"the coordinator of {self.operator_id!r} is on the driver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChain:
+    """A chain as it travels: factories and payload types, nothing of its coordinators."""
+
+    links: tuple[TaskLink, ...]
+
+    @classmethod
+    def of(cls, chain: Chain) -> TaskChain:
+        """The part of `chain` that tasks need."""
+        links: list[TaskLink] = []
+        for spec in chain.links:
+            own = () if isinstance(spec, SourceSpec) else tuple(spec.payload_types)
+            provided = () if spec.coordinator is None else spec.coordinator.payload_types
+            links.append(
+                TaskLink(
+                    operator_id=spec.operator_id,
+                    version=spec.version,
+                    create=(
+                        spec.create_reader if isinstance(spec, SourceSpec) else spec.create_operator
+                    ),
+                    is_coordinated=spec.coordinator is not None,
+                    payload_types=(*own, *provided),
+                    keeps_state_across_splits=spec.keeps_state_across_splits,
+                    merge_states=spec.merge_states,
+                )
+            )
+        return cls(links=tuple(links))
+
+    def chain(self) -> Chain:
+        """The chain as an attempt runs it. Made on arrival, where classes are who they are."""
+        first, *rest = self.links
+        source = SourceSpec(
+            operator_id=first.operator_id,
+            version=first.version,
+            create_reader=first.create,
+            coordinator=_Elsewhere(first.operator_id, first.payload_types),
+            keeps_state_across_splits=first.keeps_state_across_splits,
+            merge_states=first.merge_states,
+        )
+        operators = [
+            OperatorSpec(
+                operator_id=one.operator_id,
+                version=one.version,
+                create_operator=one.create,
+                coordinator=(
+                    _Elsewhere(one.operator_id, one.payload_types) if one.is_coordinated else None
+                ),
+                payload_types=one.payload_types,
+                keeps_state_across_splits=one.keeps_state_across_splits,
+                merge_states=one.merge_states,
+            )
+            for one in rest
+        ]
+        return Chain(source=source, operators=operators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWork:
+    """What a task's closure carries. Its `repr` does not show the token."""
+
+    job_id: str
+    driver_id: str
+    stage_run: int
+    endpoint: str
+    token: Token
+    chain: TaskChain
+    certificate: Certificate | None = None
+    """The endpoint's, where it is encrypted."""
+    lease_s: float = LEASE_S
+    heartbeat_s: float = HEARTBEAT_S
+    registration_timeout_s: float = REGISTRATION_TIMEOUT_S
+    call_timeout_s: float = CALL_TIMEOUT_S
+    payloads: PayloadOptions = NO_STORE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIds:
+    """What Spark calls a task. Read once, at its start: later it may be another one's."""
+
+    subtask: int
+    task_attempt_id: int
+    spark_attempt_number: int
+
+
+def spark_function(
+    work: TaskWork,
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function for `mapInArrow`: one row goes in, the subtask's index; none comes out."""
+
+    def run_subtask(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        run_task(work, _task_ids(batches))
+        yield from ()
+
+    return run_subtask
+
+
+def run_task(work: TaskWork, ids: TaskIds) -> None:
+    """Register, run the attempt, end: well where the subtask has finished, else by raising.
+
+    Raises:
+        CoordlogError: The task has failed, so that Spark starts another; in one sentence, because
+            the driver has the traceback.
+    """
+    keep_archives()
+    chain = work.chain.chain()
+    connection = DriverConnection(
+        endpoint=work.endpoint,
+        token=work.token,
+        certificate=work.certificate,
+        lease_s=work.lease_s,
+        heartbeat_s=work.heartbeat_s,
+    )
+    connection.subtask = ids.subtask
+    try:
+        connection.open()
+        answer = _register(connection, work, ids)
+        if not isinstance(answer, Accepted):
+            return
+        connection.attempt_number = answer.attempt_number
+        runner = AttemptRunner(
+            chain,
+            answer,
+            job_id=work.job_id,
+            subtask=ids.subtask,
+            outbox=connection.send,
+            is_over=connection.is_over,
+            payloads=work.payloads,
+            flush=connection.flush,
+        )
+        main_thread = MainThread(lambda: runner.progress, work.call_timeout_s)
+        connection.is_moving = main_thread.is_moving
+        with watched_calls(runner, work.call_timeout_s):
+            runner.run(connection.inbox)
+    except CoordlogError as error:
+        raise error.with_traceback(None) from None
+    except Exception as error:  # noqa: BLE001, raised on, in one sentence
+        told = f"{type(error).__name__}: {error}"
+        raise AttemptError(
+            f"attempt {connection.attempt_number} of subtask {ids.subtask} failed with "
+            f"{told[:_ERROR_CHARS_MAX]}; its traceback is in the job's history"
+        ) from None
+    finally:
+        connection.close()
+
+
+def _register(
+    connection: DriverConnection, work: TaskWork, ids: TaskIds
+) -> Accepted | AlreadyFinished | Fenced:
+    """Ask to become an attempt; wait for the answer, which the driver may hold back for a while."""
+    connection.send(
+        Register(
+            driver_id=work.driver_id,
+            subtask=ids.subtask,
+            stage_run=work.stage_run,
+            task_attempt_id=ids.task_attempt_id,
+            spark_attempt_number=ids.spark_attempt_number,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+    )
+    answer = _answer(connection, work, ids)
+    if isinstance(answer, Refused):
+        raise AttemptError(
+            f"the driver gives task {ids.task_attempt_id} no attempt of subtask {ids.subtask}: "
+            f"{answer.reason}"
+        )
+    if isinstance(answer, Fenced) and not answer.is_finished:
+        raise FencedAttemptError(ids.subtask, -1, answer.reason)
+    assert isinstance(answer, (Accepted, AlreadyFinished, Fenced)), f"{answer} is no answer"
+    return answer
+
+
+def _answer(connection: DriverConnection, work: TaskWork, ids: TaskIds) -> DownMessage:
+    deadline = time.monotonic() + work.registration_timeout_s
+    while True:
+        # Asked first: what came before the connection was lost is in the inbox by then.
+        reason = connection.is_over()
+        try:
+            return connection.inbox.get(timeout=_LOOK_S)
+        except queue.Empty:
+            if reason is None and time.monotonic() > deadline:
+                reason = (
+                    f"its driver has not answered its registration for "
+                    f"{work.registration_timeout_s:g} s"
+                )
+            if reason is not None:
+                raise FencedAttemptError(ids.subtask, -1, reason) from None
+
+
+def _task_ids(batches: Iterable[pa.RecordBatch]) -> TaskIds:
+    """The subtask's index is the one row of the input, whatever Spark calls the partition."""
+    # On the driver pyspark's worker-side module is not needed, and importing it is slow.
+    from pyspark import TaskContext  # noqa: PLC0415
+
+    rows = [row for batch in batches for row in batch.column(0).to_pylist()]
+    if len(rows) != 1:
+        raise AttemptError(
+            f"a task was given the subtasks {rows}; it must be one each: does a setting of this "
+            "session merge or split the partitions of a range?"
+        )
+    context = TaskContext.get()
+    assert context is not None, "inside a Spark task"
+    return TaskIds(
+        subtask=int(rows[0]),
+        task_attempt_id=context.taskAttemptId(),
+        spark_attempt_number=context.attemptNumber(),
+    )

@@ -1,0 +1,265 @@
+"""Clients in other processes that ask a driver's coordinators: the endpoint's side, and theirs (clause J1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from coordlog.errors import OptionError, RequestUnansweredError
+from coordlog.kernel.inputs import RequestOutcome
+from coordlog.kernel.outputs import AnswerRequest
+from coordlog.limits import MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_S, TAKE_OVER_PROBE_S
+from coordlog.runtime.requests import Answer, Requests, answer_of, encoded_request
+from coordlog.schemas.payload import Payload, PayloadTypes
+from coordlog.spark_integration.driver.driver_file import DriverFile, driver_files
+from coordlog.spark_integration.wire.certificate import (
+    CERTIFICATE_VARIABLE,
+    Certificate,
+    certificate_of_environment,
+    is_encrypted,
+)
+from coordlog.spark_integration.wire.driver_proof import require_proof
+from coordlog.spark_integration.wire.messages import (
+    REQUEST_PATH,
+    SOCKET_LOGGER,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    AskCoordinator,
+    CoordinatorAnswer,
+    WireMessage,
+    decode,
+    encode,
+)
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token, token_of_environment
+
+__all__ = ["CoordinatorClient", "answered", "request_coordinator", "why_over"]
+
+_CLOSE_S = 0.1
+
+
+async def answered(
+    requests: Requests,
+    ask: AskCoordinator,
+    channel: ServerConnection,
+    post: Callable[[Callable[[], None]], None],
+) -> CoordinatorAnswer | None:
+    """What became of a client's request; None where the client has gone.
+
+    Args:
+        requests: The driver's.
+        ask: The request.
+        channel: The client's connection.
+        post: Does something on this loop, from any thread.
+    """
+    future: asyncio.Future[AnswerRequest] = asyncio.get_running_loop().create_future()
+
+    def told(effect: AnswerRequest) -> None:
+        post(lambda: None if future.done() else future.set_result(effect))
+
+    request_id = requests.ask(ask.operator_id, ask.payload_type, ask.payload, told)
+    closing = asyncio.create_task(channel.wait_closed())
+    try:
+        await asyncio.wait(
+            (future, closing), timeout=REQUEST_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        requests.forget(request_id)
+        closing.cancel()
+    if future.done():
+        effect = future.result()
+        return CoordinatorAnswer(
+            outcome=effect.outcome.value,
+            sequence=effect.sequence,
+            payload_type=effect.payload_type,
+            payload=effect.payload,
+            reason=effect.reason,
+        )
+    if closing.done():
+        return None
+    reason = f"none came within {REQUEST_TIMEOUT_S:g} s"
+    return CoordinatorAnswer(outcome=RequestOutcome.OVER.value, reason=reason)
+
+
+class CoordinatorClient:
+    """Asks the coordinators of a job that another process drives, over one connection. One thread.
+
+    Connects with the first question, and anew after an error. `close` always, last. The token is
+    sent to no endpoint but one that has proved itself: by its certificate, or, without TLS, by the
+    token, which is not shown for that.
+
+    Args:
+        endpoint: Where its driver listens.
+        token: The job's.
+        certificate: What the driver shows, where it is encrypted.
+        response_types: What may be answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        token: Token,
+        response_types: Iterable[type[Payload]],
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._endpoint, self._token = endpoint, token
+        self._tls = None
+        if is_encrypted(endpoint) and certificate is not None:
+            self._tls = certificate.context()
+        self._response_types = tuple(response_types)
+        self._channel: ClientConnection | None = None
+        self._opened = contextlib.ExitStack()
+
+    def ask(
+        self, operator_id: str, request: Payload, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Answer:
+        """Ask, and wait for the answer to be in the log.
+
+        Raises:
+            RequestError: There is no answer; the leaf says why.
+            PayloadTypeError: The request's type is not one of the job's, or the answer's none of `response_types`.
+            TooLargeError: The request is above its limit.
+        """
+        deadline = time.monotonic() + timeout_s
+        types = PayloadTypes((type(request), *self._response_types))
+        payload_type, payload = encoded_request(types, request)
+        ask = AskCoordinator(operator_id=operator_id, payload_type=payload_type, payload=payload)
+        try:
+            answer = self._exchange(ask, deadline, timeout_s)
+        except InvalidStatus as refused:
+            self.close()
+            said = (refused.response.body or b"").decode(errors="replace").strip()
+            reason = f"{self._endpoint} lets it not in ({refused.response.status_code}): {said}"
+            raise RequestUnansweredError(operator_id, reason) from refused
+        except (OSError, WebSocketException, ValueError) as error:
+            self.close()
+            reason = f"{self._endpoint}: {str(error) or type(error).__name__}"
+            raise RequestUnansweredError(operator_id, reason) from error
+        if not isinstance(answer, CoordinatorAnswer):
+            self.close()
+            reason = f"{self._endpoint} says {type(answer).__name__}"
+            raise RequestUnansweredError(operator_id, reason)
+        effect = AnswerRequest(
+            request_id=0,
+            outcome=RequestOutcome(answer.outcome),
+            sequence=answer.sequence,
+            payload_type=answer.payload_type,
+            payload=answer.payload,
+            reason=answer.reason,
+        )
+        return answer_of(effect, types, operator_id, payload_type)
+
+    def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
+        if self._channel is None:
+            if self._tls is None:
+                require_proof(
+                    self._endpoint, self._token, timeout_s=min(timeout_s, TAKE_OVER_PROBE_S)
+                )
+            headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
+            connecting = connect(
+                self._endpoint + REQUEST_PATH,
+                additional_headers=headers,
+                ssl=self._tls,
+                proxy=None,
+                compression=None,
+                open_timeout=timeout_s,
+                ping_interval=None,
+                close_timeout=_CLOSE_S,
+                max_size=MESSAGE_BYTES_MAX,
+                logger=SOCKET_LOGGER,
+            )
+            self._channel = self._opened.enter_context(connecting)
+        self._channel.send(encode(ask))
+        data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
+        return decode(data if isinstance(data, bytes) else data.encode())
+
+    def close(self) -> None:
+        """Let go of the connection; the next question makes another."""
+        self._channel = None
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close."""
+        self.close()
+
+
+def request_coordinator(
+    operator_id: str,
+    request: Payload,
+    *,
+    job_id: str,
+    endpoint: str,
+    response_types: Iterable[type[Payload]],
+    token: Token | None = None,
+    certificate: Certificate | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Answer:
+    """Ask a coordinator of a job that another process drives, and wait for its answer to be in the log.
+
+    Args:
+        operator_id: Whose coordinator.
+        request: The question.
+        job_id: The job.
+        endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
+        response_types: What may be answered.
+        token: The driver's; by default that in the driver's file, or `COORDLOG_TOKEN`.
+        certificate: What its driver shows if it is encrypted (`wss:`); by default the file that
+            `COORDLOG_CERTIFICATE` names, or the driver's file.
+        timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
+
+    Raises:
+        RequestError: There is no answer; the leaf says why.
+        OptionError: There is no token, or no certificate where one is needed.
+        PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
+        TooLargeError: The request is above its limit.
+    """
+    file = _kept(job_id, endpoint)
+    if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
+        raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
+    token = token or (None if file is None else file.token) or token_of_environment()
+    if token is None:
+        expected = (
+            f"the token of job {job_id}: its driver at {endpoint} has no file on this machine"
+        )
+        raise OptionError(TOKEN_VARIABLE, None, expected)
+    if is_encrypted(endpoint):
+        certificate = certificate or certificate_of_environment()
+        if certificate is None and file is not None:
+            certificate = file.certificate
+        if certificate is None:
+            expected = f"the certificate of job {job_id}: its driver has no file on this machine"
+            raise OptionError(CERTIFICATE_VARIABLE, None, expected)
+    with CoordinatorClient(
+        endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
+    ) as client:
+        return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def why_over(job_id: str, endpoint: str) -> str | None:
+    """Proof of this machine that the job's driver at `endpoint` is over; None if there is none."""
+    files = [file for file in driver_files(job_id) if file.endpoint == endpoint]
+    reasons = [file.why_over for file in files]
+    return None if None in reasons or not reasons else reasons[0]
+
+
+def _kept(job_id: str, endpoint: str) -> DriverFile | None:
+    """The newest file here of a driver of the job at this endpoint that has not ended."""
+    return next(
+        (
+            file
+            for file in driver_files(job_id)
+            if file.endpoint == endpoint and file.why_over is None
+        ),
+        None,
+    )
