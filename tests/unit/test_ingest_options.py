@@ -13,15 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark import cloudpickle
 
-from coordlog.cli.ingest.options import (
-    IngestOptions,
-    OptionsError,
-    default_job_id,
-    parts_of,
-)
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import default_job_id, parts_of
 from coordlog.cli.ingest.transform import load_transform
 from coordlog.cli.main import main
-from coordlog.errors import OptionError
+from coordlog.errors import OptionError, OptionsError
 from coordlog.spark_integration.driver.endpoint_options import EndpointOptions
 from coordlog.spark_integration.files.source.source import FileSource
 from coordlog.spark_integration.kafka.source import KafkaSource

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog.cli.ingest.options import IngestOptions, parts_of
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import parts_of
 from coordlog.cli.ingest.preflight import look
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.cli.ingest.options import IngestOptions, parts_of
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import parts_of
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.offline.epoch import begin_reign, read_records

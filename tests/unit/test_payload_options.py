@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from coordlog.cli.ingest.options import IngestOptions, OptionsError, parts_of
-from coordlog.errors import OptionError, TooLargeError
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import parts_of
+from coordlog.errors import OptionError, OptionsError, TooLargeError
 from coordlog.limits import PAYLOAD_BYTES_MAX, STORED_PAYLOAD_BYTES_MAX
 from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from coordlog.api.chain import Chain
-from coordlog.cli.ingest.options import IngestOptions, OptionsError, parts_of
-from coordlog.errors import OptionError
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import parts_of
+from coordlog.errors import OptionError, OptionsError
 from coordlog.log.memory import MemoryLog
 from coordlog.spark_integration.files.places import check_apart, location_of
 from coordlog.spark_integration.files.sink.sink import ParquetSink

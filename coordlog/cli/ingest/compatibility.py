@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
-from coordlog.cli.ingest.kafka import is_kafka
-
 if TYPE_CHECKING:
     from coordlog.cli.ingest.options import IngestOptions
 
@@ -88,7 +86,7 @@ def fitted(options: IngestOptions) -> IngestOptions:
 
 
 def _useless(options: IngestOptions) -> Iterator[tuple[str, str, str]]:
-    if is_kafka(options.source):
+    if options.is_kafka:
         for field, option in _OF_FILES.items():
             yield field, option, "files"
     else:

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
     from coordlog.cli.ingest.options import IngestOptions
     from coordlog.spark_integration.kafka.source import KafkaSource
 
-__all__ = ["is_kafka", "kafka_source"]
+__all__ = ["kafka_source"]
 
-_SCHEME: Final = "kafka://"
 _FORM: Final = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]"
-
-
-def is_kafka(source: str) -> bool:
-    """Whether SRC names topics."""
-    return source.lower().startswith(_SCHEME)
 
 
 def kafka_source(options: IngestOptions) -> KafkaSource:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordlog.api.chain import Chain
-from coordlog.cli.ingest.options import IngestOptions, IngestParts
+from coordlog.cli.ingest.options import IngestOptions
+from coordlog.cli.ingest.parts import IngestParts
 from coordlog.cli.log_access import LogPlace
 from coordlog.coordinators.listing import listed_in_time
 from coordlog.errors import CoordlogError, RecordError, RestoreError

@@ -14,8 +14,9 @@ from typing import Final
 from coordlog.cli.exit_status import Exit
 from coordlog.cli.ingest.display import Display
 from coordlog.cli.ingest.failures import FailureLines
-from coordlog.cli.ingest.options import IngestOptions, IngestParts, parts_of
+from coordlog.cli.ingest.options import IngestOptions
 from coordlog.cli.ingest.output import Followed, output_file, redirected
+from coordlog.cli.ingest.parts import IngestParts, parts_of
 from coordlog.cli.ingest.preflight import Found, look
 from coordlog.cli.ingest.signals import StoppedError, StopSignals
 from coordlog.cli.ingest.text import (
