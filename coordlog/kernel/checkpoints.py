@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordlog.kernel import attempts
+from coordlog.kernel import refusals
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import (
-    AttemptLost,
-    CheckpointAckArrived,
     CheckpointDue,
     CheckpointReleased,
-    CheckpointTimedOut,
     CompleteCheckpoint,
     FailCheckpoint,
 )
@@ -31,10 +28,7 @@ from coordlog.projections.job.checkpoint_digest import digest_of_checkpoint, fin
 from coordlog.projections.job.checkpoints import (
     REFUSED_CONNECTIONS,
     completed_from,
-    late_attempts,
-    missing,
 )
-from coordlog.projections.job.lifecycle import HANDLED_IN
 from coordlog.projections.job.state import (
     GatewayState,
     HeldEvent,
@@ -58,10 +52,8 @@ __all__ = [
     "abort",
     "advance",
     "can_trigger",
-    "checkpoint_ack_arrived",
     "checkpoint_due",
     "checkpoint_released",
-    "checkpoint_timed_out",
     "complete_checkpoint",
     "fail_checkpoint",
     "last_is_final",
@@ -144,59 +136,6 @@ def fail_checkpoint(step: StepBuilder, given: FailCheckpoint) -> None:
         abort(step, given.checkpoint_id, f"operator {given.operator_id!r}: {given.reason}")
 
 
-def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> None:
-    """An attempt has passed a barrier. One of an aborted checkpoint still hands over its committables (clause I4)."""
-    subtask, attempt_number = given.subtask, given.attempt_number
-    state = step.state
-    attempt = state.attempt(subtask, attempt_number)
-    if attempt is None or state.phase not in HANDLED_IN:
-        reason = attempts.why_not_handled(state, subtask, attempt_number)
-        attempts.refuse(step, "checkpoint ack", subtask, attempt_number, reason)
-        return
-    if not attempt.last_barrier < given.checkpoint_id < state.next_checkpoint_id:
-        attempts.refuse(
-            step,
-            "checkpoint ack",
-            subtask,
-            attempt_number,
-            f"checkpoint {given.checkpoint_id} is not above {attempt.last_barrier}, the last that "
-            f"it passed, and below {state.next_checkpoint_id}, the next to be triggered",
-        )
-        return
-    pending = state.pending.get(given.checkpoint_id)
-    if pending is not None and not pending.is_injected:
-        attempts.refuse(
-            step,
-            "checkpoint ack",
-            subtask,
-            attempt_number,
-            f"the barrier of checkpoint {given.checkpoint_id} has not been sent",
-        )
-        return
-    made = given.snapshot.committables
-    if attempts.is_lost_by_committables(step, subtask, attempt_number, made):
-        return
-    key, encoded = attempts.encoded(given.snapshot)
-    if len(encoded) > RECORD_BYTES_MAX:
-        reason = attempts.too_large(f"its snapshot of checkpoint {given.checkpoint_id}", encoded)
-        attempts.lose(step, subtask, attempt_number, reason)
-        return
-    is_late = pending is None
-    before = _gateways(state, subtask)
-    step.add(
-        Kind.CHECKPOINT_ACKED,
-        subtask=subtask,
-        attempt_number=attempt_number,
-        checkpoint_id=given.checkpoint_id,
-        last_barrier=given.checkpoint_id,
-        payload_type=key,
-        payload=encoded,
-        reason="the checkpoint was aborted before" if is_late else None,
-    )
-    _deliver_released(step, before)
-    advance(step)
-
-
 def advance(step: StepBuilder) -> None:
     """Inject and complete what is ready, oldest first. Costs nothing where no checkpoint is pending."""
     if not step.state.pending:
@@ -248,13 +187,13 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
     before = dict(step.state.gateways.items())
     attributes = {}
     metadata = _metadata(step, pending, retained[0])
-    key, encoded = attempts.encoded(metadata)
+    key, encoded = refusals.encoded(metadata)
     if len(encoded) > RECORD_BYTES_MAX:
         # The states stand in the records of the cuts and acks, where every fold takes them from.
         attributes["states"] = "in the records of its cuts and acks"
-        key, encoded = attempts.encoded(_without_states(metadata))
+        key, encoded = refusals.encoded(_without_states(metadata))
     if len(encoded) > RECORD_BYTES_MAX:
-        abort(step, checkpoint_id, attempts.too_large("its metadata", encoded))
+        abort(step, checkpoint_id, refusals.too_large("its metadata", encoded))
         return
     step.add(
         Kind.CHECKPOINT_COMPLETED,
@@ -363,32 +302,6 @@ def abort(
         lambda operator_id: CallAborted(operator_id=operator_id, checkpoint_id=checkpoint_id)
     )
     _tell_attempts(step, checkpoint_id, is_completed=False)
-
-
-def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
-    """Abort it, naming who was missing; after a stated number in a row the missing attempts fail (clause F12)."""
-    pending = step.state.pending.get(given.checkpoint_id)
-    if pending is None or step.state.phase is not Phase.RUNNING:
-        return
-    lacking = missing(step.state, pending, step.config.operators)
-    late = late_attempts(step.state, pending)
-    reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
-    abort(step, given.checkpoint_id, reason, is_timed_out=True)
-    if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:
-        return
-    timeouts = step.state.timeouts_in_a_row
-    for subtask, attempt_number in late:
-        if step.state.phase is not Phase.RUNNING:
-            return  # the one before was one failure too many
-        attempts.fail_attempt(
-            step,
-            AttemptLost(
-                subtask=subtask,
-                attempt_number=attempt_number,
-                reason=f"{timeouts} checkpoints in a row timed out; the last, "
-                f"{given.checkpoint_id}, was missing {lacking}",
-            ),
-        )
 
 
 def checkpoint_released(step: StepBuilder, given: CheckpointReleased) -> None:

@@ -6,7 +6,7 @@ earlier, so that what stands outside last is what was committed last. Those of o
 
 from __future__ import annotations
 
-from coordlog.kernel import failover as failures
+from coordlog.kernel import job_end
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import CommitSettled, GiveCommit
 from coordlog.kernel.outputs import CallComplete, CallCreate, CallStart, Settle
@@ -42,9 +42,9 @@ def conclude(step: StepBuilder) -> None:
 
     The coordinators that have committables left are made anew and notified again; there is no reset.
     """
-    if step.state.is_end_committed and failures.is_given_up(step):
+    if step.state.is_end_committed and job_end.is_given_up(step):
         return  # the start after that goes on here, and counts afresh
-    left, counted = uncommitted(step.state), failures.counted_if_dead(step.state)
+    left, counted = uncommitted(step.state), job_end.counted_if_dead(step.state)
     if left or counted:
         step.add(Kind.COORDINATORS_STARTED, attributes={"restore": CONCLUDE, **counted})
     for operator_id in left:
@@ -90,7 +90,7 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
         reason=given.error,
         attributes={
             "settled": "true" if is_settled else "false",
-            **failures.final_of(given.final),
+            **job_end.final_of(given.final),
         },
     )
     if step.state.is_over:
@@ -101,7 +101,7 @@ def commit_settled(step: StepBuilder, given: CommitSettled) -> None:
     tries = intent.failed_tries + 1
     if given.final or tries >= step.config.settle_attempts_max:
         times = "once" if tries == 1 else f"{tries} times"
-        failures.fail_job(
+        job_end.fail_job(
             step,
             f"operator {intent.operator_id!r}: the commit of checkpoint {intent.checkpoint_id} "
             f"failed {times}: {given.error}",

@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from coordlog.kernel import attempts, checkpoints
+from coordlog.kernel import attempts, checkpoints, events
 from coordlog.kernel import commits as settling
 from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.checkpoints import abort
 from coordlog.kernel.inputs import (
-    DriverStops,
-    FailGlobally,
-    FinishJob,
+    AttemptLost,
+    CheckpointTimedOut,
     RecordFact,
     Rollback,
-    StopAsked,
     WorkDone,
 )
+from coordlog.kernel.job_end import counted_if_dead, is_given_up
 from coordlog.kernel.outputs import (
     CallCreate,
     CallEvent,
     CallHandler,
     CallReset,
     CallStart,
-    CancelStage,
-    EndJob,
     FenceAttempt,
 )
-from coordlog.kernel.poison import attributes_of_event, marked, with_poison, without_poison
-from coordlog.kernel.restart_policy import backoff_s, failures_in_window, is_exhausted
-from coordlog.limits import REASON_CHARS_MAX
-from coordlog.projections.job.checkpoints import coordinator_state
+from coordlog.kernel.restart_policy import is_exhausted
+from coordlog.projections.job.checkpoints import (
+    coordinator_state,
+    late_attempts,
+    missing,
+)
 from coordlog.projections.job.grants import uncommitted
 from coordlog.projections.job.reopen import AGAIN
 from coordlog.projections.job.skips import skip_of_event
-from coordlog.projections.job.state import JobState, Phase, sorted_items, sorted_values
+from coordlog.projections.job.state import (
+    JobState,
+    Phase,
+    sorted_items,
+    sorted_values,
+)
 from coordlog.schemas import builtin_types as builtin
 from coordlog.schemas.record import Kind
 
-BEFORE: Final = "; before that: "
-"""Between two reasons of a `JOB_FAILED`."""
-DRIVER_ENDED: Final = "its driver ended without a stop, after "
-"""Begins the reason of a job that fails because its drivers keep ending."""
-UNFINISHED: Final = "its subtasks have finished, and "
-"""Begins the reason of a job that fails by what is left at its end."""
-_COMMITTED: Final = (
-    "a part is committed, and no reset follows: the next start goes on with the rest"
-)
-"""Why a batch job that fails in the middle of its commits is not restarted."""
-
 __all__ = [
-    "BEFORE",
-    "DRIVER_ENDED",
-    "UNFINISHED",
-    "counted_if_dead",
-    "fail_globally",
-    "fail_job",
-    "final_of",
-    "finish_job",
+    "checkpoint_timed_out",
     "is_exhausted",
-    "is_given_up",
-    "record_end_of_driver",
     "record_fact",
-    "record_stop",
     "redeliver",
     "reopen",
     "resume",
@@ -84,26 +66,6 @@ def reopen(step: StepBuilder) -> None:
     step.add(Kind.COORDINATORS_STARTED, attributes={"restore": AGAIN})
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
-
-
-def is_given_up(step: StepBuilder) -> bool:
-    """Fail a job whose drivers keep ending without a stop; one that does for the first time is always replaced."""
-    config, state = step.config, step.state
-    count = failures_in_window(config, state, step.clock_us)
-    if not state.is_former_dead or count < max(config.restarts_max, 1):
-        return False
-    fail_job(
-        step,
-        f"{DRIVER_ENDED}{count} failures and such ends within "
-        f"{config.restart_window_s:g} s: find out why the drivers end (memory, the machine, Spark's "
-        "session), then start the job again, which counts afresh",
-    )
-    return True
-
-
-def counted_if_dead(state: JobState) -> dict[str, str]:
-    """What `COORDINATORS_STARTED` says of a driver before it that ended without a stop."""
-    return {"counted": "true"} if state.is_former_dead else {}
 
 
 def resume(step: StepBuilder) -> None:
@@ -133,7 +95,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
         attempt = subtask.attempt
         if attempt is None:
             continue
-        attempts.fail_events(step, subtask.subtask, reason)
+        events.fail_events(step, subtask.subtask, reason)
         step.add(
             Kind.ATTEMPT_FAILED,
             subtask=subtask.subtask,
@@ -201,119 +163,6 @@ def tell_restored(step: StepBuilder) -> None:
     checkpoints.tell_complete(step, step.state.owed_complete)
 
 
-def fail_globally(step: StepBuilder, given: FailGlobally) -> None:
-    """`GLOBAL_FAILURE`: until the next reset nothing from attempts is handled. Several make one reset."""
-    state = step.state
-    if state.is_over:
-        return
-    is_committing = state.phase is Phase.ENDING and state.is_end_committed
-    if is_committing and not uncommitted(state):
-        # Batch, past its last completion: there is no reset any more, only settling.
-        step.add(
-            Kind.FACT,
-            operator_id=given.operator_id,
-            reason=f"only settling is left: {given.reason}",
-            attributes={"closed": "true"},
-            value=builtin.Refused(what="failure"),
-        )
-        return
-    attributes = {} if given.event is None else attributes_of_event(given.event)
-    attributes = attributes | final_of(given.final) if given.final else marked(state, attributes)
-    reason = with_poison(state.job_id, given.reason, attributes)
-    step.add(
-        Kind.GLOBAL_FAILURE,
-        operator_id=given.operator_id,
-        subtask=given.subtask,
-        reason=reason,
-        attributes=attributes,
-    )
-    if state.phase is Phase.FAILING and not given.final:
-        return
-    if given.final or is_committing or is_exhausted(step.config, state, step.clock_us):
-        fail_job(step, reason, final=given.final or (_COMMITTED if is_committing else ""))
-        return
-    step.effects.append(
-        CancelStage(reason=given.reason, backoff_s=backoff_s(step.config, state, step.clock_us))
-    )
-
-
-def final_of(final: str) -> dict[str, str]:
-    """What a failure's record says where trying again cannot help: why."""
-    return {"final": final} if final else {}
-
-
-def fail_job(step: StepBuilder, reason: str, *, where: str = "", final: str = "") -> None:
-    """`JOB_FAILED`, with the chain of reasons; a later start is a rollback with a fresh count.
-
-    Args:
-        step: So far.
-        reason: The newest.
-        where: The attempt that failed, and the split that it read.
-        final: Why no restart is tried; empty where the restart policy is used up.
-    """
-    chain = _chain(reason, step.state.reasons)
-    for subtask in sorted_values(step.state.subtasks):
-        if subtask.attempt is not None:
-            step.effects.append(
-                FenceAttempt(
-                    driver_id=subtask.attempt.driver_id,
-                    subtask=subtask.subtask,
-                    attempt_number=subtask.attempt.attempt_number,
-                    reason="the job has failed",
-                    is_finished=False,
-                )
-            )
-    newest, older = chain[0][: REASON_CHARS_MAX // 2], chain[1:]
-    each = REASON_CHARS_MAX // 2 // max(len(older), 1) - len(BEFORE)
-    step.add(
-        Kind.JOB_FAILED,
-        reason=BEFORE.join((newest, *(one[:each] for one in older))),
-        attributes={**({"where": where} if where else {}), **final_of(final)},
-    )
-    step.calls.clear()
-    step.effects += [
-        CancelStage(reason="the job has failed", backoff_s=None),
-        EndJob(is_finished=False, reasons=chain, where=where, final=final),
-    ]
-
-
-def _chain(newest: str, older: tuple[str, ...]) -> tuple[str, ...]:
-    """The newest reason, then those before it that say something else, newest first."""
-    seen = {without_poison(newest)}
-    chain = [newest]
-    for one in map(without_poison, older):
-        if one not in seen:
-            seen.add(one)
-            chain.append(one)
-    return tuple(chain)
-
-
-def finish_job(step: StepBuilder, given: FinishJob) -> None:
-    """`JOB_FINISHED` if nothing is left; else `JOB_FAILED` by what is left and nothing will do (clauses I3 and L6)."""
-    if given.left:
-        fail_job(step, UNFINISHED + given.left, final=given.final)
-        return
-    step.add(Kind.JOB_FINISHED)
-    step.effects.append(EndJob(is_finished=True, reasons=()))
-
-
-def record_stop(step: StepBuilder, given: StopAsked) -> None:
-    """That the driver was told to stop: what follows in the log is explained by it."""
-    step.add(
-        Kind.FACT,
-        reason=f"told to stop by {given.by}",
-        value=builtin.StopRequested(
-            by=given.by, with_checkpoint=given.with_checkpoint, is_at_once=given.is_at_once
-        ),
-    )
-
-
-def record_end_of_driver(step: StepBuilder, given: DriverStops) -> None:
-    """That the driver has stopped: a proof that it is over, and the end of its attempts."""
-    reason = f"stopped by {given.by}"
-    step.add(Kind.FACT, reason=reason, value=builtin.DriverStopped(by=given.by))
-
-
 def record_fact(step: StepBuilder, given: RecordFact) -> None:
     """A coordinator's own fact."""
     step.add(
@@ -378,3 +227,29 @@ def work_done(step: StepBuilder, given: WorkDone) -> None:
             error=given.error,
         )
     )
+
+
+def checkpoint_timed_out(step: StepBuilder, given: CheckpointTimedOut) -> None:
+    """Abort it, naming who was missing; after a stated number in a row the missing attempts fail (clause F12)."""
+    pending = step.state.pending.get(given.checkpoint_id)
+    if pending is None or step.state.phase is not Phase.RUNNING:
+        return
+    lacking = missing(step.state, pending, step.config.operators)
+    late = late_attempts(step.state, pending)
+    reason = f"not whole after {given.timeout_s:g} s; missing: {lacking}"
+    abort(step, given.checkpoint_id, reason, is_timed_out=True)
+    if step.state.timeouts_in_a_row < step.config.timeouts_in_a_row_max:
+        return
+    timeouts = step.state.timeouts_in_a_row
+    for subtask, attempt_number in late:
+        if step.state.phase is not Phase.RUNNING:
+            return  # the one before was one failure too many
+        attempts.fail_attempt(
+            step,
+            AttemptLost(
+                subtask=subtask,
+                attempt_number=attempt_number,
+                reason=f"{timeouts} checkpoints in a row timed out; the last, "
+                f"{given.checkpoint_id}, was missing {lacking}",
+            ),
+        )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordlog.kernel.answers import answer
-from coordlog.kernel.attempts import fail_attempt, is_handled, refuse_and_fence
+from coordlog.kernel.attempts import fail_attempt
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.inputs import AttemptLost, RequestArrived, SplitSkippedArrived
+from coordlog.kernel.refusals import is_handled, refuse_and_fence
 from coordlog.projections.job.skips import event_key, find_split
 from coordlog.projections.job.state import JobState, Phase
 from coordlog.projections.splits.fold import Assigned, Finished, Skipped, WithEnumerator

@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from coordlog.kernel import attempts, checkpoints, finishing, requests, skips
-from coordlog.kernel import commits as settling
-from coordlog.kernel import failover as failures
+from coordlog.kernel import (
+    attempts,
+    checkpoints,
+    commits,
+    events,
+    failover,
+    finishing,
+    from_attempts,
+    global_failover,
+    job_end,
+    requests,
+    skips,
+)
 from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.kernel.inputs import (
     Action,
@@ -74,15 +84,15 @@ def act(config: KernelConfig, state: JobState, action: Action, now_us: int) -> S
     builder = _builder(config, state, now_us)
     match action:
         case SendEvent():
-            attempts.send_event(builder, action)
+            events.send_event(builder, action)
         case CompleteCheckpoint():
             checkpoints.complete_checkpoint(builder, action)
         case FailCheckpoint():
             checkpoints.fail_checkpoint(builder, action)
         case RecordFact():
-            failures.record_fact(builder, action)
+            failover.record_fact(builder, action)
         case GiveCommit():
-            settling.give_commit(builder, action)
+            commits.give_commit(builder, action)
         case Respond():
             requests.respond(builder, action)
         case _:
@@ -98,17 +108,17 @@ def _builder(config: KernelConfig, state: JobState, now_us: int) -> StepBuilder:
 def _dispatch(builder: StepBuilder, given: Input) -> None:
     match given:
         case EventArrived():
-            attempts.event_arrived(builder, given)
+            from_attempts.event_arrived(builder, given)
         case EventAckArrived():
-            attempts.event_ack_arrived(builder, given)
+            from_attempts.event_ack_arrived(builder, given)
         case CheckpointAckArrived():
-            checkpoints.checkpoint_ack_arrived(builder, given)
+            from_attempts.checkpoint_ack_arrived(builder, given)
         case SplitFinishedArrived():
-            attempts.split_finished_arrived(builder, given)
+            from_attempts.split_finished_arrived(builder, given)
         case SplitSkippedArrived():
             skips.split_skipped_arrived(builder, given)
         case CompletionArrived():
-            attempts.completion_arrived(builder, given)
+            from_attempts.completion_arrived(builder, given)
         case RequestArrived():
             requests.request_arrived(builder, given)
         case AttemptRegistered():
@@ -120,37 +130,37 @@ def _dispatch(builder: StepBuilder, given: Input) -> None:
         case CheckpointDue():
             checkpoints.checkpoint_due(builder, given)
         case CheckpointTimedOut():
-            checkpoints.checkpoint_timed_out(builder, given)
+            failover.checkpoint_timed_out(builder, given)
         case CheckpointReleased():
             checkpoints.checkpoint_released(builder, given)
         case CommitSettled():
-            settling.commit_settled(builder, given)
+            commits.commit_settled(builder, given)
         case WorkDone():
-            failures.work_done(builder, given)
+            failover.work_done(builder, given)
         case FailGlobally():
-            failures.fail_globally(builder, given)
+            global_failover.fail_globally(builder, given)
         case Start():
-            failures.start(builder)
+            failover.start(builder)
         case Resume():
-            failures.resume(builder)
+            failover.resume(builder)
         case Rollback():
-            failures.rollback(builder, given)
+            failover.rollback(builder, given)
         case Reopen():
-            failures.reopen(builder)
+            failover.reopen(builder)
         case Redeliver():
-            failures.redeliver(builder)
+            failover.redeliver(builder)
         case TellRestored():
-            failures.tell_restored(builder)
+            failover.tell_restored(builder)
         case AdvanceCheckpoints():
             checkpoints.advance(builder)
         case Conclude():
-            settling.conclude(builder)
+            commits.conclude(builder)
         case FinishJob():
-            failures.finish_job(builder, given)
+            job_end.finish_job(builder, given)
         case StopAsked():
-            failures.record_stop(builder, given)
+            job_end.record_stop(builder, given)
         case DriverStops():
-            failures.record_end_of_driver(builder, given)
+            job_end.record_end_of_driver(builder, given)
         case RegisterType():
             builder.register(given.payload_type)
         case TakeSnapshot():

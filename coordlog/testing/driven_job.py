@@ -14,8 +14,8 @@ from typing import ClassVar, TypeVar
 
 from coordlog.api.chain import Chain
 from coordlog.kernel.builder import KernelConfig, limits_of
-from coordlog.kernel.failover import BEFORE
 from coordlog.kernel.inputs import RequestArrived
+from coordlog.kernel.job_end import BEFORE
 from coordlog.kernel.outputs import AnswerRequest
 from coordlog.log.appender import Appender, Patience, take_over
 from coordlog.log.interface import UnstoredRecord

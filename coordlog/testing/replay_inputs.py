@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from coordlog.kernel.failover import BEFORE, DRIVER_ENDED, UNFINISHED
 from coordlog.kernel.inputs import (
     AdvanceCheckpoints,
     AttemptLost,
@@ -35,6 +34,7 @@ from coordlog.kernel.inputs import (
     TellRestored,
     WorkDone,
 )
+from coordlog.kernel.job_end import BEFORE, DRIVER_ENDED, UNFINISHED
 from coordlog.kernel.poison import without_poison
 from coordlog.projections.job.checkpoints import REFUSED_CONNECTIONS
 from coordlog.projections.job.reopen import AGAIN, CONCLUDE

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import coordlog
 from coordlog.log.broker import limits
 from coordlog.log.broker.folder import (
     OUTPUT_FILE,
@@ -208,7 +207,7 @@ def _start_once(
 
 def _start_guard(folder: Path, orders: Orders) -> subprocess.Popen[bytes]:
     # So that the guard finds this package where we have found it.
-    package_root = str(Path(coordlog.__file__).absolute().parents[1])
+    package_root = str(Path(sys.modules["coordlog"].__file__ or "").absolute().parents[1])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with (folder / OUTPUT_FILE).open("wb") as output:
         return subprocess.Popen(  # noqa: S603, this interpreter and a module of ours

@@ -8,10 +8,11 @@ import os
 import time
 from collections.abc import Generator
 from pathlib import Path
-
-from coordlog.log.broker import limits
+from typing import Final
 
 __all__ = ["file_lock", "try_lock"]
+
+_POLL_S: Final = 0.05
 
 
 def try_lock(path: Path) -> int | None:
@@ -41,7 +42,7 @@ def file_lock(path: Path, *, limit_s: float, busy: Exception) -> Generator[None,
     while (descriptor := try_lock(path)) is None:
         if time.monotonic() > deadline:
             raise busy
-        time.sleep(limits.POLL_S)
+        time.sleep(_POLL_S)
     try:
         yield
     finally:

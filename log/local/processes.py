@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordlog.log.broker import limits
-
 __all__ = ["Process", "find_process", "is_alive", "send_signal", "wait_until_gone"]
+
+_POLL_S: Final = 0.05
+_PROBE_TIMEOUT_S: Final = 2.0
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ENDED_STATES: Final = "ZX"  # ended, and not yet asked about by its parent
@@ -57,7 +58,7 @@ def wait_until_gone(process: Process, limit_s: float) -> bool:
     while is_alive(process):
         if time.monotonic() > deadline:
             return False
-        time.sleep(limits.POLL_S)
+        time.sleep(_POLL_S)
     return True
 
 
@@ -88,7 +89,7 @@ def _born_elsewhere(pid: int) -> str | None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=limits.PROBE_TIMEOUT_S,
+        timeout=_PROBE_TIMEOUT_S,
         # Else the time is written by the time zone and the language of each shell.
         env={"TZ": "UTC", "LC_ALL": "C"},
     )

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from coordlog.kernel import checkpoints
-from coordlog.kernel.attempts import encoded
 from coordlog.kernel.builder import KernelConfig, limits_of, with_limits
 from coordlog.kernel.inputs import CheckpointReleased, GiveCommit
 from coordlog.kernel.outputs import Settle
+from coordlog.kernel.refusals import encoded
 from coordlog.kernel.step import act
 from coordlog.limits import PAYLOAD_BYTES_MAX, REASON_CHARS_MAX, RECORD_BYTES_MAX
 from coordlog.log import memory

@@ -1,0 +1,149 @@
+"""Events of coordinators to their subtasks: sent, and failed with the attempt."""
+
+from __future__ import annotations
+
+from coordlog.kernel import remembering
+from coordlog.kernel.builder import StepBuilder
+from coordlog.kernel.inputs import (
+    SendEvent,
+)
+from coordlog.kernel.outputs import (
+    CallFuture,
+    DeliverEvent,
+    StopAckTimer,
+)
+from coordlog.kernel.refusals import (
+    why_not_handled,
+)
+from coordlog.projections.job.skips import skip_of_event
+from coordlog.projections.job.state import (
+    DownEvent,
+    GatewayState,
+    JobState,
+    SkippedEvent,
+    sorted_items,
+)
+from coordlog.schemas.record import Kind
+
+__all__ = ["fail_events", "send_event", "unacked_events"]
+
+
+def send_event(step: StepBuilder, given: SendEvent) -> int:
+    """Append an event down; deliver it now, or when nothing holds the gateway any more. Returns its id.
+
+    An event to an attempt that is over is in the log as failed, in the same turn (clause B5).
+    """
+    attempt = step.state.attempt(given.subtask, given.attempt_number)
+    attributes = {} if attempt is None else remembering.make_room(step, given.payload)
+    state = step.state
+    event_id = state.next_event_id
+    gateway = state.gateways.get((given.operator_id, given.subtask))
+    if given.is_loss_tolerant:
+        attributes["loss_tolerant"] = "true"
+    if attempt is None:
+        reason = why_not_handled(state, given.subtask, given.attempt_number)
+        record = step.add(
+            Kind.EVENT_FAILED,
+            operator_id=given.operator_id,
+            subtask=given.subtask,
+            attempt_number=given.attempt_number,
+            event_id=event_id,
+            payload_type=given.payload_type,
+            payload=given.payload,
+            reason=reason,
+            attributes={"never_sent": "true", **attributes},
+        )
+        assert record.event_id == event_id
+        step.calls.append(
+            CallFuture(
+                operator_id=given.operator_id,
+                event_id=event_id,
+                subtask=given.subtask,
+                attempt_number=given.attempt_number,
+                reason=reason,
+            )
+        )
+        return event_id
+    holders = () if gateway is None else gateway.closed_by
+    if holders:
+        attributes["held_by"] = ",".join(map(str, holders))
+    record = step.add(
+        Kind.EVENT_TO_SUBTASK,
+        operator_id=given.operator_id,
+        subtask=given.subtask,
+        attempt_number=given.attempt_number,
+        event_id=event_id,
+        payload_type=given.payload_type,
+        payload=given.payload,
+        attributes=attributes,
+    )
+    sent = step.state.gateways[given.operator_id, given.subtask].unacked[event_id]
+    assert sent.sequence == record.sequence
+    skip = skip_of_event(step.state, sent)
+    if skip is not None:
+        _ack_skipped(step, sent, skip)
+    elif not holders:
+        step.effects.append(DeliverEvent(event=sent))
+    return event_id
+
+
+def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> None:
+    """A skipped event counts as processed: one that failed would be sent again without end (clause J2)."""
+    step.add(
+        Kind.EVENT_ACKED,
+        operator_id=event.operator_id,
+        subtask=event.subtask,
+        attempt_number=event.attempt_number,
+        event_id=event.event_id,
+        cause=event.sequence,
+        reason=f"not delivered: it is skipped: {skip.reason}",
+        attributes={"skipped": "true"},
+    )
+    step.calls.append(
+        CallFuture(
+            operator_id=event.operator_id,
+            event_id=event.event_id,
+            subtask=event.subtask,
+            attempt_number=event.attempt_number,
+            reason=None,
+        )
+    )
+
+
+def _is_held(gateway: GatewayState, event_id: int) -> bool:
+    return event_id in {one.event.event_id for one in gateway.held}
+
+
+def unacked_events(state: JobState, subtask: int) -> list[DownEvent]:
+    """What the subtask's attempt has not acked, in send order."""
+    events: list[DownEvent] = []
+    for operator_id in (*state.operators, *state.former_operators):
+        gateway: GatewayState | None = state.gateways.get((operator_id, subtask))
+        if gateway is not None:
+            events.extend(event for _, event in sorted_items(gateway.unacked))
+    return sorted(events, key=lambda event: event.sequence)
+
+
+def fail_events(step: StepBuilder, subtask: int, reason: str) -> None:
+    """Fail all that is un-acked, held events included (clauses C7, G4); futures in send order (C9)."""
+    for event in unacked_events(step.state, subtask):
+        step.add(
+            Kind.EVENT_FAILED,
+            operator_id=event.operator_id,
+            subtask=subtask,
+            attempt_number=event.attempt_number,
+            event_id=event.event_id,
+            cause=event.sequence,
+            reason=reason,
+            attributes={"loss_tolerant": "true"} if event.is_loss_tolerant else None,
+        )
+        step.effects.append(StopAckTimer(event_id=event.event_id))
+        step.calls.append(
+            CallFuture(
+                operator_id=event.operator_id,
+                event_id=event.event_id,
+                subtask=subtask,
+                attempt_number=event.attempt_number,
+                reason=reason,
+            )
+        )
