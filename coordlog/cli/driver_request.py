@@ -6,7 +6,7 @@ from coordlog.errors import CommandError, RequestRefusedError
 from coordlog.projections.job.state import JobState
 from coordlog.runtime.requests import Answer
 from coordlog.schemas.payload import Payload
-from coordlog.spark_integration.wire.client import request_coordinator
+from coordlog.spark_integration.driver.requests import request_coordinator
 
 __all__ = ["ask_driver"]
 

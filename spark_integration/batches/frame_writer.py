@@ -34,11 +34,11 @@ from coordlog.spark_integration.batches.parquet import FilesTask, files_part
 from coordlog.spark_integration.batches.payloads import BatchPart, BatchStanding, CommitBatch
 from coordlog.spark_integration.batches.query import BATCH_ID, QUERY_ID
 from coordlog.spark_integration.batches.sinks import Batch
+from coordlog.spark_integration.driver.requests import request_coordinator, why_over
 from coordlog.spark_integration.files.names import STAGED_NAME
 from coordlog.spark_integration.files.payloads import StagedFile
 from coordlog.spark_integration.files.sink.sink import ParquetSink
 from coordlog.spark_integration.files.sink.writer import ParquetWriterOptions
-from coordlog.spark_integration.wire.client import request_coordinator, why_over
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -35,7 +35,7 @@ from coordlog.spark_integration.driver.liveness import (
     refuse_unless_gone,
 )
 from coordlog.spark_integration.driver.machine import Machine
-from coordlog.spark_integration.wire.client import request_coordinator
+from coordlog.spark_integration.driver.requests import request_coordinator
 from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token
 from driver_files import ENDED_PROCESS, file_of, write_file
 from endpoint_parts import TOKEN, Heard, running

@@ -43,8 +43,8 @@ from coordlog.spark_integration.batches.ledger import (
 )
 from coordlog.spark_integration.batches.service import BatchService
 from coordlog.spark_integration.dataframes.source import CoordlogDataSource
+from coordlog.spark_integration.driver.requests import request_coordinator
 from coordlog.spark_integration.files.sink.sink import ParquetSink
-from coordlog.spark_integration.wire.client import request_coordinator
 from driver_files import token_of
 
 pytestmark = pytest.mark.slow

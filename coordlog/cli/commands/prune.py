@@ -33,7 +33,7 @@ from coordlog.projections.snapshot.codec import state_and_kept_apart
 from coordlog.schemas.builtin_types import SnapshotTaken, SnapshotWanted
 from coordlog.schemas.payload_address import STORE_ATTRIBUTE, opened
 from coordlog.spark_integration.driver.liveness import NamedDriver
-from coordlog.spark_integration.wire.client import request_coordinator
+from coordlog.spark_integration.driver.requests import request_coordinator
 
 __all__ = ["prune"]
 

@@ -1,0 +1,92 @@
+"""A request of another process to the driver of a job, found by its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordlog.errors import OptionError, RequestUnansweredError
+from coordlog.limits import REQUEST_TIMEOUT_S
+from coordlog.runtime.requests import Answer
+from coordlog.schemas.payload import Payload
+from coordlog.spark_integration.driver.driver_file import DriverFile, driver_files
+from coordlog.spark_integration.wire.certificate import (
+    CERTIFICATE_VARIABLE,
+    Certificate,
+    certificate_of_environment,
+    is_encrypted,
+)
+from coordlog.spark_integration.wire.client import CoordinatorClient
+from coordlog.spark_integration.wire.token import TOKEN_VARIABLE, Token, token_of_environment
+
+__all__ = ["request_coordinator", "why_over"]
+
+
+def request_coordinator(
+    operator_id: str,
+    request: Payload,
+    *,
+    job_id: str,
+    endpoint: str,
+    response_types: Iterable[type[Payload]],
+    token: Token | None = None,
+    certificate: Certificate | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Answer:
+    """Ask a coordinator of a job that another process drives, and wait for its answer to be in the log.
+
+    Args:
+        operator_id: Whose coordinator.
+        request: The question.
+        job_id: The job.
+        endpoint: Where its driver listens: `endpoint` among the attributes of its `EPOCH_STARTED`.
+        response_types: What may be answered.
+        token: The driver's; by default that in the driver's file, or `COORDLOG_TOKEN`.
+        certificate: What its driver shows if it is encrypted (`wss:`); by default the file that
+            `COORDLOG_CERTIFICATE` names, or the driver's file.
+        timeout_s: Seconds for all of it; a driver keeps nobody waiting longer than its own limit.
+
+    Raises:
+        RequestError: There is no answer; the leaf says why.
+        OptionError: There is no token, or no certificate where one is needed.
+        PayloadTypeError: The request's type is not one of the job's, or the answer's not one of `response_types`.
+        TooLargeError: The request is above its limit.
+    """
+    file = _kept(job_id, endpoint)
+    if token is None and file is None and (why := why_over(job_id, endpoint)) is not None:
+        raise RequestUnansweredError(operator_id, f"its driver at {endpoint} is over: {why}")
+    token = token or (None if file is None else file.token) or token_of_environment()
+    if token is None:
+        expected = (
+            f"the token of job {job_id}: its driver at {endpoint} has no file on this machine"
+        )
+        raise OptionError(TOKEN_VARIABLE, None, expected)
+    if is_encrypted(endpoint):
+        certificate = certificate or certificate_of_environment()
+        if certificate is None and file is not None:
+            certificate = file.certificate
+        if certificate is None:
+            expected = f"the certificate of job {job_id}: its driver has no file on this machine"
+            raise OptionError(CERTIFICATE_VARIABLE, None, expected)
+    with CoordinatorClient(
+        endpoint=endpoint, token=token, certificate=certificate, response_types=response_types
+    ) as client:
+        return client.ask(operator_id, request, timeout_s=timeout_s)
+
+
+def why_over(job_id: str, endpoint: str) -> str | None:
+    """Proof of this machine that the job's driver at `endpoint` is over; None if there is none."""
+    files = [file for file in driver_files(job_id) if file.endpoint == endpoint]
+    reasons = [file.why_over for file in files]
+    return None if None in reasons or not reasons else reasons[0]
+
+
+def _kept(job_id: str, endpoint: str) -> DriverFile | None:
+    """The newest file here of a driver of the job at this endpoint that has not ended."""
+    return next(
+        (
+            file
+            for file in driver_files(job_id)
+            if file.endpoint == endpoint and file.why_over is None
+        ),
+        None,
+    )
