@@ -1,4 +1,8 @@
-"""A log that is a Kafka topic of one partition, through kafka-python."""
+"""The log in a Kafka topic.
+
+May import the rest of `log`.
+Read first: `log.KafkaLog`.
+"""
 
 from __future__ import annotations
 

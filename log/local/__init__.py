@@ -1,1 +1,5 @@
-"""Local."""
+"""Files, locks and processes of this machine.
+
+Imports nothing else of `log`.
+Read first: `fsync`.
+"""

@@ -1,1 +1,5 @@
-"""Job."""
+"""The state of a job: subtasks, attempts, gateways, checkpoints, intents, epochs.
+
+May import `projections.splits` and `projections.operators`.
+Read first: `fold.JobProjection`.
+"""

@@ -1,1 +1,5 @@
-"""Micro-batches and batch writes, each made visible once: intent, the doing, outcome."""
+"""Micro-batches written exactly once: files, databases, tables.
+
+May import `driver`, `files` and `wire`.
+Read first: `exactly_once.exactly_once`.
+"""

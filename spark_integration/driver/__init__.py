@@ -1,1 +1,5 @@
-"""Driver."""
+"""The Spark driver's side: endpoint, stage, driver files, liveness.
+
+May import `task` and `wire`.
+Read first: `endpoint.Endpoint`.
+"""

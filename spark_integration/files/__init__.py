@@ -1,1 +1,5 @@
-"""Files as a source and as a sink."""
+"""Files: what lists, names and packs them, for source and sink.
+
+Layers, from below: these modules, formats and store, sink, source.
+Read first: `listing`.
+"""

@@ -1,1 +1,5 @@
-"""History frames."""
+"""The history as DataFrames.
+
+May import everything of the Spark integration.
+Read first: `frames.history`.
+"""

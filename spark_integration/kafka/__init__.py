@@ -1,1 +1,5 @@
-"""Topics of the user's own as a source."""
+"""The Kafka source: partitions, ranges, reader.
+
+May import `files.formats` for JSON.
+Read first: `source.KafkaSource`.
+"""

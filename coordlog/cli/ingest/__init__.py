@@ -1,1 +1,5 @@
-"""Ingest."""
+"""`coordlog ingest`: options, preflight, run, display.
+
+May import everything.
+Read first: `command.ingest`.
+"""

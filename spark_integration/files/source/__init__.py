@@ -1,1 +1,5 @@
-"""Source."""
+"""The file source: discovery, splits, reader.
+
+May import all else of `files`.
+Read first: `source.FileSource`.
+"""

@@ -1,1 +1,5 @@
-"""Store."""
+"""Where files stand: local folders and S3.
+
+May import the modules of `files`.
+Read first: `store`.
+"""
