@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, Row
 
-from coordlog.log.kafka import list_jobs
-from coordlog.spark_integration import history_session, history_stream
-from coordlog.spark_integration.session import plain_interrupts
+from coordlog import list_jobs
+from coordlog.spark_integration import history_session, history_stream, plain_interrupts
 
 KINDS = """kind IN ('ATTEMPT_FAILED', 'GLOBAL_FAILURE', 'JOB_FAILED', 'CHECKPOINT_TRIGGERED',
                     'CHECKPOINT_COMPLETED', 'CHECKPOINT_ABORTED')"""

@@ -28,9 +28,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this runs as a file; its parts are a package
 
-from coordlog.log.broker.shared import ensure_shared_broker
-from coordlog.projections.tables.audit import audit
-from coordlog.schemas.record import Kind
+from coordlog import Kind, audit, ensure_shared_broker
 from examples.demo_parts.flights import as_text, cut, flights_csv
 from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind, open_log
 from examples.demo_parts.processes import IngestProcess, WrongProcessError

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from coordlog.spark_integration import ParquetSink, exactly_once, local_session
+from coordlog import ParquetSink, local_session
+from coordlog.spark_integration import exactly_once
 
 
 def long_words(batch: DataFrame, _batch_id: int) -> DataFrame:

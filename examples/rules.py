@@ -31,9 +31,7 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # this runs as a file; its parts are a package
 
-from coordlog.log.broker.shared import ensure_shared_broker
-from coordlog.log.kafka import KafkaLog
-from coordlog.schemas.record import Kind
+from coordlog import KafkaLog, Kind, ensure_shared_broker
 from examples.demo_parts.follow import Follower, NotSeenError, nth_of_kind, open_log
 from examples.demo_parts.processes import WrongProcessError
 from examples.demo_parts.tables import print_table
@@ -122,12 +120,7 @@ def main() -> int:
 
 def be_the_driver(setting: Setting) -> int:
     """The job itself: this is all that a user's program needs."""
-    from coordlog.spark_integration import (  # noqa: PLC0415, the parent needs no Spark
-        FileSource,
-        Job,
-        ParquetSink,
-        local_session,
-    )
+    from coordlog import FileSource, Job, ParquetSink, local_session  # noqa: PLC0415, the parent needs no Spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordlog.messages import DeliverEvent
 from coordlog.testing.crash_sweep import CrashSweepError, SweepResult, crash_sweep
 from coordlog.testing.driven_job import (
     FakeAttempt,
@@ -17,6 +18,7 @@ from coordlog.testing.replay_history import History
 
 __all__ = [
     "CrashSweepError",
+    "DeliverEvent",
     "FakeAttempt",
     "FakeClock",
     "FakeRequest",

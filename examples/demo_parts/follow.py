@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from coordlog import KafkaLog, Kind, Record
 from coordlog.errors import TopicError
 from coordlog.log.interface import Log, StoredRecord
-from coordlog.log.kafka import KafkaLog
-from coordlog.schemas.record import Kind, Record
 from coordlog.schemas.validity import NOTHING_COUNTED, Verdict, count
 
 __all__ = ["Follower", "NotSeenError", "nth_of_kind", "open_log"]

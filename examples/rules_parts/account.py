@@ -9,11 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from coordlog import Kind, Payload, Record
 from coordlog.log.interface import Log
 from coordlog.log.reader import read_counted
 from coordlog.schemas.builtin_types import CheckpointMetadata
-from coordlog.schemas.payload import Payload, payload_type_of
-from coordlog.schemas.record import Kind, Record
+from coordlog.schemas.payload import payload_type_of
 from coordlog.spark_integration.files.payloads import PublishFiles
 
 from .coordinator import OPERATOR_ID

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from coordlog.api.chain import OperatorSpec
-from coordlog.api.coordinator import (
+from coordlog import (
     CheckpointResult,
     CoordinatorContext,
     CoordinatorProvider,
     OperatorCoordinator,
+    OperatorSpec,
+    Payload,
     SubtaskGateway,
 )
-from coordlog.schemas.payload import Payload
 
 from .events import RuleApplied, RulesFinished, RuleUpdate
 from .operator import RulesOperator, RulesOutOfOrderError

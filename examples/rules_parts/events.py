@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations` here: the library that derives the schemas refuses it.
 
-from coordlog.schemas.payload import Payload, event
+from coordlog import Payload, event
 
 __all__ = ["RuleApplied", "RuleUpdate", "RulesFinished"]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from coordlog.api.operator import Operator, OperatorContext, Snapshot
-from coordlog.schemas.payload import Payload
+from coordlog import Operator, OperatorContext, Payload, Snapshot
 
 from .events import RuleApplied, RulesFinished, RuleUpdate
 
