@@ -30,7 +30,7 @@ _METADATA: Final = payload_type_of(CheckpointMetadata)
 
 
 class LongHistory:
-    """The records of one reign, in order, as many as are taken; snapshots are for the taker to put in."""
+    """The records of one epoch, in order, as many as are taken; snapshots are for the taker to put in."""
 
     def __init__(self) -> None:
         job = HandDrivenJob(benchmark_chain(), parallelism=SUBTASKS, job_id="bench")

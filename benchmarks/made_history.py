@@ -88,7 +88,7 @@ def benchmark_chain() -> Chain:
 
 
 def make_history(record_count: int) -> list[UnstoredRecord]:
-    """At least so many records of one reign: events up and down, acks, now and then a checkpoint or a snapshot."""
+    """At least so many records of one epoch: events up and down, acks, now and then a checkpoint or a snapshot."""
     job = HandDrivenJob(benchmark_chain(), parallelism=_SUBTASKS, job_id="bench")
     attempts = job.register_all()
     number = 0

@@ -36,7 +36,7 @@ def say(what: str, at_s: float | None = None, **more: float) -> None:
 
 
 class TimedLog:
-    """A log that says how long the restore waits for it, and when the reign has begun."""
+    """A log that says how long the restore waits for it, and when the epoch has begun."""
 
     def __init__(self, inner: KafkaLog) -> None:
         self._inner = inner

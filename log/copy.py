@@ -1,6 +1,6 @@
 """Records of one log as another one takes them: alike, in groups of what one append holds.
 
-A log's first record tells drivers whose it is, and all others count by it: a driver that begins a reign on a new log
+A log's first record tells drivers whose it is, and all others count by it: a driver that begins an epoch on a new log
 before that record is there, in the epoch of the copy, would have counted the copy's records as its own. So the first
 record goes alone, and nothing follows where it does not come to stand at the place that it has. It is an
 `EPOCH_STARTED` of epoch 0: whoever has read the log while it was empty finds that epoch taken.
@@ -52,9 +52,9 @@ def groups(records: Iterable[UnstoredRecord]) -> Iterator[list[UnstoredRecord]]:
 
 
 def taken_by(log: Log, job_id: str, first: UnstoredRecord) -> FencedError | None:
-    """That a driver has begun a reign on a log that was empty; None where none has, before a copy's first record.
+    """That a driver has begun an epoch on a log that was empty; None where none has, before a copy's first record.
 
-    Behind that record no other reign of epoch 0 counts, so that all that count are the copy's, or follow on it.
+    Behind that record no other epoch of epoch 0 counts, so that all that count are the copy's, or follow on it.
 
     Args:
         log: It begins at offset 0.

@@ -1,6 +1,6 @@
 """Where a job keeps the payloads that are too large for its log: files under one folder of any file system of fsspec.
 
-A payload's name is the reign that kept it and the SHA-256 of its content, so that nobody ever writes other bytes under
+A payload's name is the epoch that kept it and the SHA-256 of its content, so that nobody ever writes other bytes under
 a name that is taken, and what is read is known by its name. What `put` has returned from is on disk, or in the object
 store.
 """
@@ -66,7 +66,7 @@ class KeptPayload:
     """A file of a job in its store."""
 
     owner: str
-    """The folder: the reign that made it."""
+    """The folder: the epoch that made it."""
     name: str
     """In it: the SHA-256 of the content; of a draft that was cut off, something else."""
     size_bytes: int

@@ -60,7 +60,7 @@ class PayloadAddress:
     """Where a payload is kept, and how it is known when it is read again."""
 
     owner: str
-    """The reign that kept it, as `owner_of` names it: no two drivers ever write the same name."""
+    """The epoch that kept it, as `owner_of` names it: no two drivers ever write the same name."""
     sha256: str
     """Of the content; 64 hexadecimal digits."""
     length: int

@@ -61,7 +61,7 @@ class Record:
     """One value in the log. Fields that a kind does not use are None."""
 
     epoch: int
-    """The reign that wrote it."""
+    """The epoch that wrote it."""
     driver_id: str
     """The process life that wrote it."""
     sequence: int | None

@@ -31,7 +31,7 @@ class _KilledError(Exception):
 
 
 def driven_log(folder: Path, job_id: str, *, is_batch: bool) -> MemoryLog:
-    """A log of two reigns: an attempt is killed in each, and the first driver; all rows get there."""
+    """A log of two epochs: an attempt is killed in each, and the first driver; all rows get there."""
     log, driven = MemoryLog(job_id), DrivenJob(folder, job_id, is_batch=is_batch)
     driven.drive(log, kill_attempt_at=6, kill_driver_at=13)
     driven.drive(log, kill_attempt_at=3)

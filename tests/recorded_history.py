@@ -89,7 +89,7 @@ class _Trouble:
     def __init__(self) -> None:
         self._finished = self._completed = self._stage_run = 0
 
-    def first_reign(
+    def first_epoch(
         self, record: Record, surroundings: InMemorySurroundings, driver: JobDriver
     ) -> None:
         mailbox = driver._mailbox  # pyright: ignore[reportPrivateUsage]
@@ -131,7 +131,7 @@ def _main(path: Path) -> None:
         source = FileSource(folder / "in", batch_rows=10)
         operators = [transform_spec(_slow), sink.spec()]
         log, trouble = MemoryLog(JOB), _Trouble()
-        _drive(Chain(source=source.spec(), operators=operators), log, 2, trouble.first_reign)
+        _drive(Chain(source=source.spec(), operators=operators), log, 2, trouble.first_epoch)
         last = log.high_watermark() - 1
         _late(log, last)
         _drive(Chain(source=source.spec(), operators=operators), log, 3, lambda *_: None)

@@ -61,7 +61,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "commands.audits", "failures", "List the failures of a job, and what they cost."
     ),
     "epochs": _Command(
-        "commands.audits", "epochs", "List the reigns over a job's log, and how each ended."
+        "commands.audits", "epochs", "List the epochs over a job's log, and how each ended."
     ),
     "checkpoint": _Command(
         "commands.checkpoint",

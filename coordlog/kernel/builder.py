@@ -32,7 +32,7 @@ __all__ = ["KernelConfig", "StepBuilder", "limits_of", "with_limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:
-    """What the kernel decides by. The same for a whole reign."""
+    """What the kernel decides by. The same for a whole epoch."""
 
     projection: JobProjection
     operators: tuple[str, ...]
@@ -71,12 +71,12 @@ _PREFIX: Final = "limit."
 
 
 def limits_of(config: KernelConfig) -> dict[str, str]:
-    """What a reign decides by, as attributes of its `EPOCH_STARTED`: a replay decides by the same (clause K7)."""
+    """What an epoch decides by, as attributes of its `EPOCH_STARTED`: a replay decides by the same (clause K7)."""
     return {_PREFIX + name: str(getattr(config, name)) for name in _LIMITS}
 
 
 def with_limits(config: KernelConfig, attributes: Mapping[str, str]) -> KernelConfig:
-    """The config with the limits that a reign has recorded; one that it has not recorded stays.
+    """The config with the limits that an epoch has recorded; one that it has not recorded stays.
 
     Raises:
         ValueError: What is recorded is no number.

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-# --- a reign ---------------------------------------------------------------------------------------------------------
+# --- an epoch ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """The first turn of a job."""
@@ -72,7 +72,7 @@ class Rollback:
 
     checkpoint_id: int
     is_failover: bool
-    """Within a reign; counted by the restart policy."""
+    """Within an epoch; counted by the restart policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

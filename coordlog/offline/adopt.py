@@ -19,7 +19,7 @@ from coordlog.limits import WRITER_CLOSE_TIMEOUT_S
 from coordlog.log.appender import Patience
 from coordlog.log.copy import groups, is_same, taken_by, to_append
 from coordlog.log.interface import Log, LogWriter, PrunableLog, StoredRecord, UnstoredRecord
-from coordlog.offline.epoch import begin_reign, begun, check_known_types, read_records
+from coordlog.offline.epoch import begin_epoch, begun, check_known_types, read_records
 from coordlog.projections.inspection.payload_check import OpenPayload
 from coordlog.projections.inspection.verify import Verified, verify
 from coordlog.projections.snapshot.codec import SnapshotUnusableError, moved_snapshot, state_of
@@ -32,7 +32,7 @@ from coordlog.schemas.record import Kind, Record
 __all__ = ["Adopted", "adopt", "checked", "copy_history"]
 
 _NOBODY: Final = "(none: a history is being copied here)"
-"""The driver of the reign that stands before a copy that is not whole; no driver's own id has such signs."""
+"""The driver of the epoch that stands before a copy that is not whole; no driver's own id has such signs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Adopted:
     """Of the log that the job has left."""
     topic_id: str
     epoch: int
-    """Of the reign in force: the one that records it, or, `is_before`, one after that."""
+    """Of the epoch in force: the one that records it, or, `is_before`, one after that."""
     is_before: bool = False
     """Whether an earlier call had recorded it: nothing was appended now."""
 
@@ -139,7 +139,7 @@ def adopt(
     made = read_records(target)
     was, here = made.state.launch, target.identity
     old_cluster, old_topic = was.get("cluster_id", ""), was.get("topic_id", "")
-    begin_reign(
+    begin_epoch(
         target,
         made,
         lambda _state: [],
@@ -307,10 +307,10 @@ def _peeked(
 def _guard(first: StoredRecord | None, job_id: str) -> UnstoredRecord:
     """What stands at offset 0, until all is copied, before a history that begins with a `SNAPSHOT`.
 
-    A driver counts from the start of what it has read. One that has read the log while it was empty begins its reign
+    A driver counts from the start of what it has read. One that has read the log while it was empty begins its epoch
     in epoch 0: anywhere in the copy, or behind it, until offset 0 is removed. So that epoch is taken there, as it is
     where a history is whole. Afterwards its reading begins below the log's start, and it ends. One that reads the copy
-    before it is whole finds a reign at another cluster, and starts no job.
+    before it is whole finds an epoch at another cluster, and starts no job.
 
     What counts in the copy is told by the `SNAPSHOT` once that is the first record. This one is made of that alone, so
     that a copy can be gone on with.

@@ -1,4 +1,4 @@
-"""A fact for a job that no driver drives: appended in a reign of the command's own, as a driver would begin one."""
+"""A fact for a job that no driver drives: appended in an epoch of the command's own, as a driver would begin one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from coordlog.schemas.builtin_types import BUILTIN_PAYLOADS
 from coordlog.schemas.payload import Payload, PayloadTypes
 from coordlog.schemas.record import Kind, Record
 
-__all__ = ["append_fact", "begin_reign", "begun", "check_known_types", "read_job", "read_records"]
+__all__ = ["append_fact", "begin_epoch", "begun", "check_known_types", "read_job", "read_records"]
 
 _TYPES = PayloadTypes(BUILTIN_PAYLOADS)
 
@@ -125,14 +125,14 @@ def append_fact(
     """Take over from a driver that is gone, and append the fact; its sequence.
 
     The caller has seen that no driver lives and that the fact makes sense. The next driver takes
-    over from this reign as from any other.
+    over from this epoch as from any other.
 
     Args:
         log: The job's.
         made: By `read_job`.
         fact: One that the job state takes in.
-        command: Whose reign it is, for the record.
-        check: Asked again, of what the log says once this reign has begun.
+        command: Whose epoch it is, for the record.
+        check: Asked again, of what the log says once this epoch has begun.
         operator_id: Whom the fact concerns; None: the job.
         subtask: Which of its subtasks, where it concerns one.
         why: For the record.
@@ -150,11 +150,11 @@ def append_fact(
         records.extend(_turn(state, fact, operator_id, subtask, why, now_us()))
         return records
 
-    begin_reign(log, made, of, command=command, patience=patience, now_us=now_us)
+    begin_epoch(log, made, of, command=command, patience=patience, now_us=now_us)
     return records[-1].sequence or 0
 
 
-def begin_reign(
+def begin_epoch(
     log: Log,
     made: Rebuild,
     records_of: Callable[[JobState], list[Record]],
@@ -165,15 +165,15 @@ def begin_reign(
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> None:
-    """Begin a reign in which nobody listens, and append what `records_of` makes of the state in it.
+    """Begin an epoch in which nobody listens, and append what `records_of` makes of the state in it.
 
     Args:
         log: The job's.
         made: What the log says; caught up with it when this returns, its own records apart.
         records_of: One turn, or nothing.
-        command: Whose reign it is, for the record.
+        command: Whose epoch it is, for the record.
         job_id: The job's; None: as before.
-        attributes: More of `EPOCH_STARTED`, in place of what the reign before had.
+        attributes: More of `EPOCH_STARTED`, in place of what the epoch before had.
         patience: Default: the limits, and the machine's clock.
         now_us: The time, microseconds since 1970, UTC.
 
@@ -213,7 +213,7 @@ def _epoch_started(
     said: Mapping[str, str],
     now_us: int,
 ) -> UnstoredRecord:
-    """What the job is, is as in the reign before; nobody listens in this one."""
+    """What the job is, is as in the epoch before; nobody listens in this one."""
     state = made.state
     return to_unstored(
         Record(
@@ -239,7 +239,7 @@ def _epoch_started(
 
 
 def _of_the_job(state: JobState) -> dict[str, str]:
-    """What the last reign has said of the job, without what only that one had to do, or has done.
+    """What the last epoch has said of the job, without what only that one had to do, or has done.
 
     That is a move to another log, and a going back to an older checkpoint, unless it is still owed.
     """

@@ -1,7 +1,7 @@
 """A job that begins from a checkpoint of another one: its log begins with that one's history up to there.
 
 Any prefix of a log is a legal history (clause K5). So the records up to the checkpoint's completion are copied as they
-are, with their offsets and sequences, and a reign under the new job's name and topic ends the copying. From then on it
+are, with their offsets and sequences, and an epoch under the new job's name and topic ends the copying. From then on it
 is a job like any other, whose last checkpoint is that one. What the other job has to commit stays the other job's.
 """
 
@@ -17,7 +17,7 @@ from coordlog.log.appender import Patience
 from coordlog.log.copy import groups, taken_by, to_append
 from coordlog.log.interface import Log
 from coordlog.log.payload_store import PayloadStore
-from coordlog.offline.epoch import begin_reign, read_job, read_records
+from coordlog.offline.epoch import begin_epoch, read_job, read_records
 from coordlog.payloads.gc import addressed_in
 from coordlog.projections.job.branches import is_on_the_way
 from coordlog.projections.job.state import JobState
@@ -119,7 +119,7 @@ def begin_from(
     if payload_store is not None:
         _copy_payloads(other, beginning.end_offset, payload_store, job_id)
     _copy(other, log, beginning.end_offset, job_id, on_progress)
-    begin_reign(
+    begin_epoch(
         log,
         read_records(log),
         lambda _state: [],

@@ -18,7 +18,7 @@ from coordlog.kernel.builder import KernelConfig, StepBuilder
 from coordlog.log.appender import Patience
 from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.payload_store import PayloadStore
-from coordlog.offline.epoch import begin_reign
+from coordlog.offline.epoch import begin_epoch
 from coordlog.payloads.gc import addressed_in
 from coordlog.payloads.offload import AttemptPayloads, PayloadOptions
 from coordlog.projections.job.fold import JobProjection
@@ -51,14 +51,14 @@ from coordlog.schemas.validity import count
 __all__ = ["COMMAND", "projections_of_users", "take_own_snapshot", "why_no_own_snapshot"]
 
 COMMAND: Final = "prune"
-"""Whose reign it is, for the record."""
+"""Whose epoch it is, for the record."""
 
 _OWN: Final[Mapping[str, OperatorProjection[Any]]] = {
     f"{one.name}@{one.version}": one for one in (SPLITS, LISTED_SPLITS, COMMITS)
 }
 _TYPES: Final = (*BUILTIN_PAYLOADS, *SPLIT_PAYLOADS)
-_REIGN_BYTES: Final = 1_024
-"""What the reign that takes a snapshot may add to it, compressed, beside the name of the store."""
+_EPOCH_BYTES: Final = 1_024
+"""What the epoch that takes a snapshot may add to it, compressed, beside the name of the store."""
 _ANY_DRIVER: Final = 16 * "0"
 """As long as another's id."""
 _NOTHING: Final = "there is no way to prune it as it is; a log is readable whatever its length"
@@ -94,17 +94,17 @@ def take_own_snapshot(
     patience: Patience | None = None,
     now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> int:
-    """Fold all of the log, begin a reign, and append a `SNAPSHOT` of what it comes to; its sequence.
+    """Fold all of the log, begin an epoch, and append a `SNAPSHOT` of what it comes to; its sequence.
 
     The caller has seen that no driver lives. Where it does not fit a record, what coordinators remember goes to the
-    store, and the reign names that.
+    store, and the epoch names that.
 
     Args:
         log: The job's.
         state: At its end, without projections: by `read_job`. `why_no_own_snapshot` has nothing against it.
         open_payload: Gives what a record holds, or addresses.
         store: The job's payload store; None: it has none.
-        check: Asked again, of what the log says once this reign has begun: raises where that is another job.
+        check: Asked again, of what the log says once this epoch has begun: raises where that is another job.
         patience: Default: the limits, and the machine's clock.
         now_us: The time, microseconds since 1970, UTC.
 
@@ -141,7 +141,7 @@ def take_own_snapshot(
         return records
 
     attributes = None if kept_in is None else {STORE_ATTRIBUTE: kept_in.url}
-    begin_reign(
+    begin_epoch(
         log, made, of, command=COMMAND, attributes=attributes, patience=patience, now_us=now_us
     )
     return records[-1].sequence or 0
@@ -217,7 +217,7 @@ def _goes_apart(made: Rebuild, codec: SnapshotCodec, store: PayloadStore | None)
     """Whether a snapshot of it does not fit a record, so that a part of it goes to the store.
 
     Raises:
-        CommandError: It fits neither way, also with what the reign that takes it adds.
+        CommandError: It fits neither way, also with what the epoch that takes it adds.
     """
     state = made.state
     place = "" if store is None else store.url
@@ -227,7 +227,7 @@ def _goes_apart(made: Rebuild, codec: SnapshotCodec, store: PayloadStore | None)
             state,
             checkpoint_offset=made.checkpoint_offset,
             owner="" if store is None else owner_of(state.epoch + 1, _ANY_DRIVER),
-            spare_bytes=_REIGN_BYTES + len(place.encode()),
+            spare_bytes=_EPOCH_BYTES + len(place.encode()),
         )
     except SnapshotMisfitError as error:
         raise _no_place(state, error.problem, error.next_step or _NOTHING) from error
@@ -269,7 +269,7 @@ def _records(
     owner = "" if store is None else owner_of(state.epoch, state.driver_id)
     try:
         made = standing_snapshot(codec, state, checkpoint_offset=checkpoint_offset, owner=owner)
-    except (SnapshotMisfitError, SnapshotTooLargeError) as error:  # it did fit before this reign
+    except (SnapshotMisfitError, SnapshotTooLargeError) as error:  # it did fit before this epoch
         raise _no_place(state, str(error), "try again") from error
     kept = AttemptPayloads(PayloadOptions(store=store), state.epoch, state.driver_id)
     for part in made.parts:

@@ -20,7 +20,7 @@ __all__ = ["check_payloads"]
 
 
 def check_payloads(job_id: str, state: JobState, options: PayloadOptions) -> None:
-    """See that what a new reign needs is there (clause E9).
+    """See that what a new epoch needs is there (clause E9).
 
     What the driver opens is read and checked; of what attempts open, the lengths are.
 

@@ -1,10 +1,9 @@
 """Which files of a job's payload store no record left in its log addresses, and which of those may go.
 
-The store is listed first, the log read after it, to the high watermark of then. A file of a reign that is over by then
-and that nothing there addresses is addressed by nothing ever after: whatever its driver appends later is void, and a
-newer one keeps under a name of its own. So a file goes only if its reign is known to this log and is over. What the
-driver in force keeps may be on its way to the log; what a reign keeps that this log does not know belongs, for all that
-can be told here, to another log.
+The store is listed first, the log read after it, to the high watermark of then. A file of an epoch that is over by then
+and that no record there addresses stays unaddressed: later records of its driver are void, and a newer driver stores
+files under names of its own. So a file goes only if its epoch is known to this log and is over. Files of the driver in
+force may be on their way to the log; files of an epoch that this log does not know may belong to another log.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _NO_EPOCH = 1 << 62
 """Above every other: what is not known to be older is not."""
 
 _ADOPTED = "adopted_topic_id"
-"""Of the reign that records an adoption: those before it were written to another log."""
+"""Of the epoch that records an adoption: those before it were written to another log."""
 
 _SNAPSHOT = SNAPSHOT_TYPE.key.encode()
 _ENDS = frozenset({Kind.JOB_FINISHED, Kind.JOB_FAILED})
@@ -65,11 +64,11 @@ class FileUse(enum.Enum):
 
     ADDRESSED = "addressed"
     LEFT_OVER = "left over"
-    """Of a reign that is over, and addressed by nothing: it may go."""
+    """Of an epoch that is over, and addressed by nothing: it may go."""
     IN_FORCE = "of the driver in force"
     """Addressed by nothing so far."""
-    UNKNOWN = "of a reign that the log does not know"
-    """Of another log's, perhaps; so is what a reign from before an adoption kept."""
+    UNKNOWN = "of an epoch that the log does not know"
+    """Of another log's, perhaps; so is what an epoch from before an adoption kept."""
     FOREIGN = "no payload"
     """Somebody else's file."""
 
@@ -92,9 +91,9 @@ class PayloadUse:
     high_watermark: int
     """Up to where the log was read."""
     copy_of: str = ""
-    """The log that the reign in force was written to, where that is another one: this is a copy; else empty."""
+    """The log that the epoch in force was written to, where that is another one: this is a copy; else empty."""
     shared: frozenset[str] = frozenset()
-    """The folders of reigns from before an adoption: the log that the job comes from may need what they kept."""
+    """The folders of epochs from before an adoption: the log that the job comes from may need what they kept."""
 
     def of(self, use: FileUse) -> tuple[KeptPayload, ...]:
         """The files of that worth."""
@@ -114,8 +113,8 @@ def payload_use(
         log: The job's.
         store: The job's.
         begins_with: The offset of a snapshot, with which the log is about to begin: what only records below address
-            counts as addressed by nothing. Their reigns are known all the same, and that what they address is this
-            log's, of the reign in which it begins now too.
+            counts as addressed by nothing. Their epochs are known all the same, and that what they address is this
+            log's, of the epoch in which it begins now too.
         on_progress: Called with each offset.
 
     Raises:
@@ -204,13 +203,13 @@ class _Reading:
     def __init__(self, store: PayloadStore, identity: LogIdentity) -> None:
         self._store, self._identity = store, identity
         self.epochs: dict[str, int] = {}
-        """The reigns of this log, by the folders of what they keep."""
+        """The epochs of this log, by the folders of what they keep."""
         self.addressed: set[str] = set()
         """Whatever looks like an address in a record that counts, or may yet: of any version."""
         self.shared: set[str] = set()
         self.copy_of = ""
         self._begun_in = ""
-        """The folder of the reign in which a pruned log begins: records that are gone may address what it kept."""
+        """The folder of the epoch in which a pruned log begins: records that are gone may address what it kept."""
         self._let_go: set[str] = set()
         """What records address that are about to go, its first snapshot among them."""
         self._in_force = -1
@@ -269,7 +268,7 @@ class _Reading:
         return opened(data, self._store.get)
 
     def _know(self, record: Record, launch: Mapping[str, str]) -> None:
-        """A reign. `launch`: what it says of itself."""
+        """An epoch. `launch`: what it says of itself."""
         self._in_force = record.epoch
         # What another job has kept, from whose checkpoint this one has begun, stands in that one's folder.
         is_of_this_job = record.job_id == self._store.job_id
@@ -313,10 +312,10 @@ def clean_former(
     end_offset: int,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Remove what reigns before `epoch`, which is in force, kept and could not append any more; how many files.
+    """Remove what epochs before `epoch`, which is in force, kept and could not append any more; how many files.
 
-    Bounded: of reigns that began among the log's last records, and so many files; the rest is `payload_use`'s. What a
-    reign has kept is addressed first by a record of its own, so that nothing before its `EPOCH_STARTED` matters; here
+    Bounded: of epochs that began among the log's last records, and so many files; the rest is `payload_use`'s. What a
+    epoch has kept is addressed first by a record of its own, so that nothing before its `EPOCH_STARTED` matters; here
     void records keep what they address too.
 
     Args:
@@ -350,7 +349,7 @@ def clean_former(
 
 
 def _elsewhere(launch: Mapping[str, str], here: LogIdentity) -> str:
-    """The log that a reign was written to, where that is another one; else empty. `launch`: what it says of itself."""
+    """The log that an epoch was written to, where that is another one; else empty. `launch`: what it says of itself."""
     cluster_id = launch.get("cluster_id", here.cluster_id)
     topic_id = launch.get("topic_id", here.topic_id)
     is_here = (cluster_id, topic_id) == (here.cluster_id, here.topic_id)

@@ -1,4 +1,4 @@
-"""The payloads of one reign that are too large for its log: kept in the job's payload store, addressed in its records.
+"""The payloads of one epoch that are too large for its log: kept in the job's payload store, addressed in its records.
 
 A driver holds what its turns make until the log thread has stored it, which is before the records that address it are
 appended; an attempt stores what it makes before it says so. Whoever needs the content opens the address.
@@ -146,7 +146,7 @@ class AttemptPayloads:
 
     Args:
         options: The job's.
-        epoch: Of the reign that the attempt belongs to.
+        epoch: Of the epoch that the attempt belongs to.
         driver_id: Its driver.
         is_over: Whether nobody waits for this attempt any more.
         clock: Seconds that never go back.
@@ -263,7 +263,7 @@ class DriverPayloads:
         return self._options
 
     def begin(self, epoch: int, driver_id: str) -> None:
-        """This reign has begun."""
+        """This epoch has begun."""
         self._owner = "" if self._options.store is None else owner_of(epoch, driver_id)
 
     @property

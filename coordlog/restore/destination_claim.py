@@ -35,13 +35,13 @@ def former_logs(launch: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     found = [
         (str(cluster), str(topic)) for cluster, topic in json.loads(launch.get(FORMER_LOGS, "[]"))
     ]
-    if "adopted_topic_id" in launch:  # the reign that records an adoption
+    if "adopted_topic_id" in launch:  # the epoch that records an adoption
         found.append((launch.get("adopted_cluster_id", ""), launch["adopted_topic_id"]))
     return tuple(dict.fromkeys(found))
 
 
 def said_of_former_logs(former: Collection[tuple[str, str]]) -> dict[str, str]:
-    """What an `EPOCH_STARTED` says of them: each reign hands it on to the next."""
+    """What an `EPOCH_STARTED` says of them: each epoch hands it on to the next."""
     return {FORMER_LOGS: json.dumps([list(one) for one in former])} if former else {}
 
 

@@ -577,10 +577,10 @@ def first_input(
     is_again: bool = False,
     from_checkpoint: int | None = None,
 ) -> tuple[RestoreMode, Input | None]:
-    """How a new reign goes on, from the state with its `EPOCH_STARTED` applied.
+    """How a new epoch goes on, from the state with its `EPOCH_STARTED` applied.
 
     Args:
-        state: With this reign's `EPOCH_STARTED`.
+        state: With this epoch's `EPOCH_STARTED`.
         chain: The job's.
         restore: `rollback` or `resume` where the user says so; None for the mode's default.
         is_again: Whether a job that has finished is opened again.
@@ -632,5 +632,5 @@ def _not_event_sourced(chain: Chain) -> str | None:
 
 
 def restored_from(state: JobState, mode: RestoreMode) -> int:
-    """The checkpoint that a new reign goes on from."""
+    """The checkpoint that a new epoch goes on from."""
     return NO_CHECKPOINT if mode == "start" else state.last_checkpoint

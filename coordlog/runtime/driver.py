@@ -591,7 +591,7 @@ class JobDriver:
             )
 
     def _is_in_force(self) -> bool:
-        """Whether no other driver has begun a reign, by all that stands in the log now; the log thread is over."""
+        """Whether no other driver has begun an epoch, by all that stands in the log now; the log thread is over."""
         appender = self._appender
         assert appender is not None, "taken over"
         counting = appender.counting

@@ -298,7 +298,7 @@ class Runtime:
 
     # --- turns ----------------------------------------------------------------------------------
     def begin(self, given: Input) -> None:
-        """The first thing of a reign: start, resume, roll back or conclude."""
+        """The first thing of an epoch: start, resume, roll back or conclude."""
         self.handle(given)
         self.start_checkpoints()
 

@@ -93,7 +93,7 @@ def replay(
     Args:
         history: An exported file, or what `History.of` a log gives.
         chain: The job's, with today's code.
-        configure: Changes the kernel's limits, which are those that each reign has recorded: to see what
+        configure: Changes the kernel's limits, which are those that each epoch has recorded: to see what
             others would have done.
         payload_store: Where the job's large payloads are; they are read, and nothing is written.
 
@@ -215,7 +215,7 @@ class _Replay:
             self._made.feed(stored)
 
     def _begin(self, offset: int) -> None:
-        """A reign: new coordinators, from the recorded state."""
+        """An epoch: new coordinators, from the recorded state."""
         self._close()
         self._ahead.clear()
         self._epochs += 1

@@ -47,7 +47,7 @@ class SimulatedLog:
         self.counted: list[Record] = []
         """The records that count, without `EPOCH_STARTED`, by sequence."""
         self.told: list[Record] = []
-        """The same, each reign's after its `EPOCH_STARTED`."""
+        """The same, each epoch's after its `EPOCH_STARTED`."""
         self.is_finished = False
         """Whether a `JOB_FINISHED` counts."""
         self.void_count = 0
@@ -143,7 +143,7 @@ class SimulatedLog:
 def key_of(record: Record) -> Key:
     """What an effect can be told by: kind, epoch, subtask, attempt number, and the event or checkpoint.
 
-    A completed checkpoint is told by its id alone: a later reign tells of it again.
+    A completed checkpoint is told by its id alone: a later epoch tells of it again.
     """
     what = record.event_id if record.event_id is not None else record.checkpoint_id
     if record.kind is Kind.CHECKPOINT_COMPLETED:

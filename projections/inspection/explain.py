@@ -348,7 +348,7 @@ _NOTIFIED: Final[Mapping[str, str]] = {
     "complete": "checkpoint {checkpoint} completed",
 }
 _SENTENCES: Final[Mapping[Kind, str]] = {
-    Kind.EPOCH_STARTED: "a driver began its reign",
+    Kind.EPOCH_STARTED: "a driver began its epoch",
     Kind.COORDINATORS_STARTED: "the coordinators were started",
     Kind.RESET_TO_CHECKPOINT: "the whole job went back to {back}",
     Kind.EVENT_REDELIVERED: "the event of sequence {cause} was handled again by {operator!r}",

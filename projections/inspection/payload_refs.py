@@ -1,4 +1,4 @@
-"""The stored payloads that a job's state addresses and a new reign needs."""
+"""The stored payloads that a job's state addresses and a new epoch needs."""
 
 from __future__ import annotations
 

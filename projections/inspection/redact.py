@@ -188,7 +188,7 @@ class Redaction:
         return self.text(said) if found is None else found["what"] + self.digest(found["digest"])
 
     def content(self, data: bytes) -> bytes:
-        """As many zeros; in place of a stored payload's address another one, of the same reign and length."""
+        """As many zeros; in place of a stored payload's address another one, of the same epoch and length."""
         try:
             address = address_in(data)
         except ValueError:
@@ -222,7 +222,7 @@ class Redaction:
         return self.text(value)
 
     def _operators(self, text: str) -> str:
-        """What a reign says of its operators, without where they write."""
+        """What an epoch says of its operators, without where they write."""
         try:
             said = json.loads(text)
             made = [

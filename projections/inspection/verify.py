@@ -243,7 +243,7 @@ def _check(
 
 
 def _moves(before: JobState, state: JobState) -> Iterator[str]:
-    """Whether a reign is on the same log as the one before, or says that the job has moved from there."""
+    """Whether an epoch is on the same log as the one before, or says that the job has moved from there."""
     said = {name: state.launch.get(f"adopted_{name}", "") for name in _IDENTITY}
     is_adoption = any(said.values())
     if "begun_from" in state.launch and not is_adoption:
@@ -253,7 +253,7 @@ def _moves(before: JobState, state: JobState) -> Iterator[str]:
         if is_adoption and was != said[name]:
             yield f"it says that the job comes from {name} {said[name]}, and it comes from {was}"
         if not is_adoption and was and now and was != now:
-            yield f"it was written to the log of {name} {now}, and the reign before to that of {was}"
+            yield f"it was written to the log of {name} {now}, and the epoch before to that of {was}"
 
 
 def _snapshot(

@@ -37,7 +37,7 @@ JOB: Final[Mapping[Phase, Mapping[Kind, Phase]]] = {
     Phase.FAILED: {},
 }
 """Phase, record, next phase. `EPOCH_STARTED` leads from every phase to STARTING (a finished or failed job apart, which
-only a new reign's first turn leaves; a finished one only where it is opened again), and a batch job's last
+only a new epoch's first turn leaves; a finished one only where it is opened again), and a batch job's last
 `SUBTASK_COMPLETED` from RUNNING to ENDING."""
 
 HANDLED_IN: Final[frozenset[Phase]] = frozenset({Phase.RUNNING})

@@ -74,7 +74,7 @@ class Phase(enum.Enum):
     __hash__ = object.__hash__  # as of `Kind`: each record asks for what the phase allows
 
     STARTING = "starting"
-    """A reign has begun; no coordinator has been started in it."""
+    """An epoch has begun; no coordinator has been started in it."""
     RUNNING = "running"
     FAILING = "failing"
     """A global failure; until the next reset nothing from attempts is handled."""
@@ -363,13 +363,13 @@ class JobState:
     """Of the last record."""
     phase: Phase = Phase.STARTING
     resumed_phase: Phase | None = None
-    """What the job was in when this reign began; None in the first."""
+    """What the job was in when this epoch began; None in the first."""
     is_batch: bool = False
     parallelism: int = 0
     operators: tuple[str, ...] = ()
     """The operators that have coordinators, in the order of the chain."""
     former_operators: tuple[str, ...] = ()
-    """Those that had, before this reign: what they sent to an attempt fails with it (clause E8)."""
+    """Those that had, before this epoch: what they sent to an attempt fails with it (clause E8)."""
     types: Map[str, str] = field(default_factory=Map)
     """Fingerprints by type key."""
     schemas: Map[str, str] = field(default_factory=Map)

@@ -1,4 +1,4 @@
-"""Every reign over a job's log: whose, where, how it began and how it ended.
+"""Every epoch over a job's log: whose, where, how it began and how it ended.
 
 A fold of the records that count.
 """
@@ -16,7 +16,7 @@ __all__ = ["EpochEnd", "EpochFold", "EpochRow", "epochs"]
 
 
 class EpochEnd(enum.Enum):
-    """How a reign ended, as far as the log says."""
+    """How an epoch ended, as far as the log says."""
 
     OPEN = "open"
     """No newer one has begun: its driver lives, or was lost."""
@@ -32,7 +32,7 @@ class EpochEnd(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
-    """One reign."""
+    """One epoch."""
 
     epoch: int
     job_id: str
@@ -41,7 +41,7 @@ class EpochRow:
     host: str | None
     pid: int | None
     mode: str | None
-    """`streaming` or `batch`; None of a command's reign."""
+    """`streaming` or `batch`; None of a command's epoch."""
     parallelism: int | None
     coordlog_version: str | None
     started_us: int
@@ -62,7 +62,7 @@ class EpochRow:
 
 
 def epochs(records: Iterable[Record]) -> tuple[EpochRow, ...]:
-    """The reigns over a job's log, in their order.
+    """The epochs over a job's log, in their order.
 
     Args:
         records: All that counts, in log order, from the log's first record on.
@@ -84,7 +84,7 @@ class EpochFold:
         self._now: EpochRow | None = None
 
     def rows(self) -> tuple[EpochRow, ...]:
-        """All reigns so far, in their order."""
+        """All epochs so far, in their order."""
         return (*self._over, *(() if self._now is None else (self._now,)))
 
     def apply(self, record: Record) -> None:

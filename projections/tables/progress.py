@@ -61,7 +61,7 @@ class Progress:
     is_pruned: bool = False
     """The log begins with a `SNAPSHOT`: splits, rows, files, checkpoints and failures count since then."""
     started_us: int | None = None
-    """When the first reign began; microseconds since 1970, UTC."""
+    """When the first epoch began; microseconds since 1970, UTC."""
     ended_us: int | None = None
     last_us: int = 0
     """Of the last record."""

@@ -64,7 +64,7 @@ class ReadTask:
     partition: int
     task_attempt_id: int
     epoch: int
-    """The reign in which it asked: Spark counts anew with each application."""
+    """The epoch in which it asked: Spark counts anew with each application."""
     spark_attempt_number: int
     host: str
     pid: int

@@ -117,7 +117,7 @@ class BatchService:
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def start(self, spark: SparkSession) -> None:
-        """Begin a reign over the job, settle what the last driver left open, and sweep after it.
+        """Begin an epoch over the job, settle what the last driver left open, and sweep after it.
 
         Raises:
             DriverAliveError: A live driver holds the job.

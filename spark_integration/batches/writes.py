@@ -33,7 +33,7 @@ class CoordinatedWrites:
         self._spark, self._service = spark, service
 
     def start(self) -> None:
-        """Begin a reign over the job, and settle what the last driver left open.
+        """Begin an epoch over the job, and settle what the last driver left open.
 
         Raises:
             CoordlogError: As `BatchService.start`.

@@ -291,7 +291,7 @@ def run_round(seed: int, plan: Plan, servers: str, root: Path) -> Outcome:
         assert one.first is not None
         assert one.second is not None
         later = history.epoch_of(one.second.driver_id)
-        begin = len(history.lines) if later is None else history.reigns[later].offset
+        begin = len(history.lines) if later is None else history.epoch_starts[later].offset
         late = [line for line in history.lines[begin:] if line.driver_id == one.first.driver_id]
     except TimeoutError as error:
         one.faults.append(str(error))

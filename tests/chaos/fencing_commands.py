@@ -1,4 +1,4 @@
-"""A command that begins a reign on a job whose driver was killed, and stands still while a driver takes over.
+"""A command that begins an epoch on a job whose driver was killed, and stands still while a driver takes over.
 
 One whose record counts by then has done what it was asked for, and says so when it goes on. Any other is fenced.
 """
@@ -47,7 +47,7 @@ COMMAND_PLANS = (
     Plan(command="begin", step="before the take-over"),
     Plan(command="begin", step="before append"),
 )
-"""`begin` appends a copy first: its first record, before anything else stands there, begins a reign too."""
+"""`begin` appends a copy first: its first record, before anything else stands there, begins an epoch too."""
 
 
 @dataclass(kw_only=True)
@@ -121,7 +121,7 @@ class _CommandRound:
             self.folders,
             batch_s=_FORMER_BATCH_S,
             pause_at=pause_at,
-            # Behind a snapshot that is the last record `prune` appends nothing, and begins no reign.
+            # Behind a snapshot that is the last record `prune` appends nothing, and begins no epoch.
             has_snapshots=self.plan.command != "prune",
         )
 
@@ -164,7 +164,7 @@ class _CommandRound:
     def follow(self) -> None:
         """Start a driver of the job, and let it work."""
         is_asked_to = self.chance.random() < 0.5
-        # It is to have few records by then, so that those of a copy could take the next places in its reign.
+        # It is to have few records by then, so that those of a copy could take the next places in its epoch.
         pause_at = ("before append", 2) if self.is_begin else None
         second = self.second = self.start(
             "second", self.job_id, self.job_folders, take_over=is_asked_to, pause_at=pause_at
@@ -262,7 +262,7 @@ class _CommandRound:
         command = self.command
         assert command is not None
         if command.status == 4 and not self.is_done:
-            own = [one for one in history.reigns if "command" in one.value["attributes"]]
+            own = [one for one in history.epoch_starts if "command" in one.value["attributes"]]
             epoch = own[-1].epoch if own else None
             self.faults += fenced_faults("the command", command.error, history, epoch)
             return "fenced"
@@ -303,7 +303,7 @@ def run_command_round(seed: int, plan: Plan, servers: str, root: Path) -> Outcom
         one.end()
     if one.faults:
         raise FencingError("\n".join(one.faults))
-    begin = len(history.lines) if later is None else history.reigns[later].offset
+    begin = len(history.lines) if later is None else history.epoch_starts[later].offset
     return Outcome(
         plan=plan,
         has_stood=True,

@@ -62,7 +62,9 @@ def fenced_faults(who: str, error: str, history: History, epoch: int | None) -> 
     if told is None:
         return [f"{who} was fenced and says: {error}"]
     in_force = int(told[2])
-    is_so = in_force < len(history.reigns) and history.reigns[in_force].driver_id == told[3]
+    is_so = (
+        in_force < len(history.epoch_starts) and history.epoch_starts[in_force].driver_id == told[3]
+    )
     if not is_so or (epoch is not None and (int(told[1]) != epoch or in_force <= epoch)):
         return [f"{who} says what the topic does not: {told[0]}"]
     return []

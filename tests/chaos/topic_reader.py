@@ -60,7 +60,7 @@ class History:
     lines: list[Line]
     counted: list[Line] = field(default_factory=list)
     """At its sequence's place."""
-    reigns: list[Line] = field(default_factory=list)
+    epoch_starts: list[Line] = field(default_factory=list)
     """At its epoch's place, the record that began it."""
 
     def fold(self) -> None:
@@ -68,12 +68,12 @@ class History:
         turn: list[Line] = []
         for line in self.lines:
             if line.starts_epoch:
-                if line.epoch == len(self.reigns):
-                    self.reigns.append(line)
+                if line.epoch == len(self.epoch_starts):
+                    self.epoch_starts.append(line)
                     turn = []
                 continue
             is_next = line.sequence == len(self.counted) + len(turn)
-            if is_next and line.epoch == len(self.reigns) - 1:
+            if is_next and line.epoch == len(self.epoch_starts) - 1:
                 turn.append(line)
                 if line.left == 0:
                     self.counted += turn
@@ -82,7 +82,7 @@ class History:
     @property
     def void_count(self) -> int:
         """Records that do not count."""
-        return len(self.lines) - len(self.counted) - len(self.reigns)
+        return len(self.lines) - len(self.counted) - len(self.epoch_starts)
 
     def of_kind(self, kind: str) -> list[Line]:
         """Those of a kind that count."""
@@ -90,16 +90,16 @@ class History:
 
     def epoch_of(self, driver_id: str | None) -> int | None:
         """Of a driver; None where it never had one."""
-        return next((one.epoch for one in self.reigns if one.driver_id == driver_id), None)
+        return next((one.epoch for one in self.epoch_starts if one.driver_id == driver_id), None)
 
     def faults(self) -> list[str]:
-        """What no history may have: another's records in a reign, an order that is not the sender's."""
+        """What no history may have: another's records in an epoch, an order that is not the sender's."""
         found: list[str] = []
         last_up: dict[tuple[int, int], int] = {}
-        last = self.reigns[0].value["timestamp"] if self.reigns else None
+        last = self.epoch_starts[0].value["timestamp"] if self.epoch_starts else None
         for line in self.counted:
             value, where = line.value, f"offset {line.offset}"
-            if line.driver_id != self.reigns[line.epoch].driver_id:
+            if line.driver_id != self.epoch_starts[line.epoch].driver_id:
                 found.append(f"{where}: counts in epoch {line.epoch}, and is not its driver's")
             if value["epoch"] != line.epoch or value["sequence"] != line.sequence:
                 found.append(f"{where}: its header and its value differ")

@@ -143,7 +143,7 @@ class KernelWorld:
         """The first driver has started, and every subtask has its first attempt."""
         nobody: tuple[Sim | None, ...] = (None,) * self.parallelism
         committed: tuple[tuple[int, ...], ...] = ((),) * self.parallelism
-        job = self._reign(self.config.projection.initial())
+        job = self._epoch(self.config.projection.initial())
         _, given = first_input(job, self.chain)
         assert given is not None
         # All types at once: when each is used for the first time makes no difference.
@@ -156,7 +156,7 @@ class KernelWorld:
             state = self._turn(state, self._registration(state, subtask))
         return state
 
-    def _reign(self, job: JobState) -> JobState:
+    def _epoch(self, job: JobState) -> JobState:
         epoch = job.epoch + 1
         record = Record(
             epoch=epoch,
@@ -258,7 +258,7 @@ class KernelWorld:
 
     def _taken_over(self, state: State) -> Move[State]:
         after = State(
-            job=self._reign(state.job),
+            job=self._epoch(state.job),
             sims=(None,) * self.parallelism,
             late=(),
             released=(),

@@ -16,7 +16,7 @@ from coordlog.cli.main import main
 from coordlog.errors import LogUnavailableError
 from coordlog.log.interface import Log
 from coordlog.log.memory import MemoryLog
-from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.runtime.runtime import to_unstored
 from coordlog.schemas.record import Kind, Record
 from driver_files import ENDED_PROCESS, write_file
@@ -137,7 +137,7 @@ def test_each_job_has_its_state_by_its_log_and_its_driver(tmp_path: Path) -> Non
     )
     assert done["rows"] > 0
     assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
-    begin_reign(stopped, read_records(stopped), lambda _state: [], command="skip")
+    begin_epoch(stopped, read_records(stopped), lambda _state: [], command="skip")
     assert rows(SomeLogs(**{job_id: stopped}))[job_id]["state"] == "stopped"
 
 

@@ -313,6 +313,6 @@ def test_queries_read_and_commit_each_row_once_whatever_of_the_cluster_dies(case
     assert status == 0, second.output[-8000:]
     assert case.rows() == case.rows("copy") == Counter(range(FILES * ROWS))
     case.follower.catch_up()
-    reigns = [one for one in case.follower.records if one.kind is Kind.EPOCH_STARTED]
-    assert len(reigns) == 2
-    assert all(one.attributes["endpoint"].startswith("wss://") for one in reigns)
+    epoch_starts = [one for one in case.follower.records if one.kind is Kind.EPOCH_STARTED]
+    assert len(epoch_starts) == 2
+    assert all(one.attributes["endpoint"].startswith("wss://") for one in epoch_starts)

@@ -30,7 +30,7 @@ from coordlog.log.file import write_exported
 from coordlog.log.interface import Log, StoredRecord
 from coordlog.log.memory import Fail, Meanwhile, MemoryLog, Refuse, Unknown
 from coordlog.offline.adopt import adopt, checked, copy_history
-from coordlog.offline.epoch import begin_reign, check_known_types, read_job, read_records
+from coordlog.offline.epoch import begin_epoch, check_known_types, read_job, read_records
 from coordlog.offline.snapshot import take_own_snapshot
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import JobState
@@ -94,7 +94,7 @@ def test_a_log_from_its_first_offset_is_copied_byte_for_byte() -> None:
 
 @pytest.mark.clause("K2")
 def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
-    """Of the copy's records those of its epoch and with the next sequences would count in the driver's reign."""
+    """Of the copy's records those of its epoch and with the next sequences would count in the driver's epoch."""
     source, target = worked().log, MemoryLog("target")
     jobs: list[HandDrivenJob] = []
 
@@ -107,26 +107,26 @@ def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
         adopt(source, target, "job", patience=QUICK)
 
     (job,) = jobs
-    reign = job.runtime.state.driver_id
-    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, reign)
+    epoch_start = job.runtime.state.driver_id
+    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, epoch_start)
     job.register(0).send("source", Up(n=1001))
     assert job.runtime.state.projections["source"] == (1000, 1001)
-    assert {one.driver_id for one in job.history()} == {reign}
+    assert {one.driver_id for one in job.history()} == {epoch_start}
 
 
 def pruned(*, is_of_epoch_0: bool = False) -> MemoryLog:
-    """A history that begins with a `SNAPSHOT`, of epoch 1 unless it is of 0, and goes on for a reign after that."""
+    """A history that begins with a `SNAPSHOT`, of epoch 1 unless it is of 0, and goes on for an epoch after that."""
     job = HandDrivenJob(
         chain_of(NotingProvider(projection=HANDLED)), options=RuntimeOptions(snapshot_every=7)
     )
     if not is_of_epoch_0:
-        begin_reign(job.log, read_records(job.log), _nothing, command="test")
+        begin_epoch(job.log, read_records(job.log), _nothing, command="test")
         job = HandDrivenJob(job.chain, log=job.log, options=RuntimeOptions(snapshot_every=7))
     attempt = job.register(0)
     for n in range(20):
         attempt.send("source", Up(n=n))
     job.crash()
-    begin_reign(job.log, read_records(job.log), _nothing, command="test")
+    begin_epoch(job.log, read_records(job.log), _nothing, command="test")
     job.log.remove_below(snapshots(job.log)[0])
     return job.log
 
@@ -176,7 +176,7 @@ def test_a_driver_that_begins_where_a_pruned_history_is_about_to_be_cut_never_is
 def test_a_driver_that_begins_behind_a_pruned_history_s_beginning_is_fenced_and_the_copy_says_so(
     is_of_epoch_0: bool,  # noqa: FBT001, a parameter
 ) -> None:
-    """No reign of the copy is taken for one of the driver's, nor is a driver of the copy named by the copying."""
+    """No epoch of the copy is taken for one of the driver's, nor is a driver of the copy named by the copying."""
     source, target = pruned(is_of_epoch_0=is_of_epoch_0), MemoryLog("target")
     refused: list[FencedError] = []
 
@@ -432,7 +432,7 @@ def test_what_another_version_has_recorded_of_the_job_itself_is_refused_before_i
         return list(step.records)
 
     # Of an operator a reader need not know it.
-    begin_reign(job.log, read_records(job.log), newer, command="test")
+    begin_epoch(job.log, read_records(job.log), newer, command="test")
     key = payload_type_of(Up).key
     with pytest.raises(
         RestoreError, match=rf"the schema of {key} is [0-9a-f]{{16}} in .* and none"
@@ -537,7 +537,7 @@ def test_an_adoption_that_is_recorded_is_not_done_again_from_whatever_copy() -> 
     at = source.high_watermark() - 5
     store_below(older, source, at)
     copy_history(source, newer, "job")
-    begin_reign(newer, read_records(newer), _nothing, command="test")
+    begin_epoch(newer, read_records(newer), _nothing, command="test")
     first = adopt(source, target, "job")
     stood = target.records
     assert not first.is_before
@@ -549,7 +549,7 @@ def test_an_adoption_that_is_recorded_is_not_done_again_from_whatever_copy() -> 
     with pytest.raises(CommandError, match=r"adopted at .* from another copy .*start the job"):
         adopt(newer, target, "job")
     assert target.records == stood
-    begin_reign(target, read_records(target), _nothing, command="test")
+    begin_epoch(target, read_records(target), _nothing, command="test")
     later = adopt(source, target, "job")
     assert (later.is_before, later.epoch) == (True, 2)
 
@@ -596,7 +596,7 @@ def test_an_adoption_is_known_again_after_its_record_was_pruned(tmp_path: Path) 
     assert here.records == stood
     third = MemoryLog("third")
     copy_history(lost, third, "driven")
-    begin_reign(
+    begin_epoch(
         third,
         read_records(third),
         _nothing,
@@ -616,19 +616,19 @@ def _nothing(_state: JobState) -> list[Record]:
     return []
 
 
-def test_a_reign_on_another_log_without_an_adoption_is_a_fault(tmp_path: Path) -> None:
+def test_an_epoch_on_another_log_without_an_adoption_is_a_fault(tmp_path: Path) -> None:
     driven = DrivenJob(tmp_path, "driven", is_batch=True)
     log = MemoryLog("driven")
     driven.drive(log, kill_driver_at=3)
     made = read_records(log)
-    begin_reign(log, made, _nothing, command="test", attributes={"topic_id": "t"})
+    begin_epoch(log, made, _nothing, command="test", attributes={"topic_id": "t"})
     faults = [one.what for one in verify(log.records).faults]
     assert faults == [
-        "it was written to the log of topic_id t, and the reign before to that of "
+        "it was written to the log of topic_id t, and the epoch before to that of "
         + log.identity.topic_id
     ]
     wrong = {"topic_id": "u", "adopted_topic_id": "v", "adopted_cluster_id": "memory"}
-    begin_reign(log, read_records(log), _nothing, command="test", attributes=wrong)
+    begin_epoch(log, read_records(log), _nothing, command="test", attributes=wrong)
     (_, second) = verify(log.records).faults
     assert second.what == "it says that the job comes from topic_id v, and it comes from t"
 
@@ -664,7 +664,7 @@ def test_where_the_history_names_no_driver_to_ask_only_the_user_s_word_helps(
     driven = DrivenJob(tmp_path, "driven", is_batch=True)
     log, path = MemoryLog("driven"), tmp_path / "driven.avro"
     driven.drive(log, kill_driver_at=3)
-    begin_reign(log, read_records(log), _nothing, command="skip")
+    begin_epoch(log, read_records(log), _nothing, command="skip")
     write_exported(log, "driven", path)
     here = Place()
 

@@ -92,8 +92,8 @@ def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_
     attempt.ack_checkpoint(3, committables=[("source", b"mine")])
     assert sink.settled == [("mine",)]
     assert {one.job_id for one in job.history()} == {"job", "other"}
-    (reign,) = [one for one in job.history() if "begun_from" in one.attributes]
-    assert (reign.kind, reign.attributes["begun_from"]) == (Kind.EPOCH_STARTED, "job@2")
+    (epoch_start,) = [one for one in job.history() if "begun_from" in one.attributes]
+    assert (epoch_start.kind, epoch_start.attributes["begun_from"]) == (Kind.EPOCH_STARTED, "job@2")
     job.crash()
     stored = list(log.read(0, log.high_watermark()))
     identity = (log.identity.cluster_id, log.identity.topic_id)
@@ -107,7 +107,7 @@ def test_the_other_job_goes_on_from_the_checkpoint_and_commits_what_comes_after_
 
 @pytest.mark.clause("K2")
 def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
-    """Of the copy's records those of its epoch and with the next sequences would count in the driver's reign."""
+    """Of the copy's records those of its epoch and with the next sequences would count in the driver's epoch."""
     old, log = worked(), MemoryLog("other")
     jobs: list[HandDrivenJob] = []
 
@@ -121,13 +121,13 @@ def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
         begin_from(old.log, log, beginning, job_id="other")
 
     (job,) = jobs
-    reign = job.runtime.state.driver_id
-    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, reign)
+    epoch_start = job.runtime.state.driver_id
+    assert (fenced.value.epoch_in_force, fenced.value.driver_in_force) == (0, epoch_start)
     attempt = job.register(0)
     attempt.send("source", Up(n=8))
     assert job.runtime.state.projections["source"] == (7, 8)
     counted = audit(log.records).epochs
-    assert [(one.epoch, one.driver_id) for one in counted] == [(0, reign)]
+    assert [(one.epoch, one.driver_id) for one in counted] == [(0, epoch_start)]
     assert {one.job_id for one in job.history()} == {"other"}
 
 
@@ -135,7 +135,7 @@ def test_a_driver_that_begins_on_the_new_log_before_the_copy_keeps_it() -> None:
 def test_what_is_appended_beside_the_beginning_is_told_as_that(
     is_twice: bool,  # noqa: FBT001, a parameter
 ) -> None:
-    """No log has lost anything then, and who began the other job's reigns is nobody who lives here."""
+    """No log has lost anything then, and who began the other job's epochs is nobody who lives here."""
     old, log = worked(), MemoryLog("new")
     beginning = find_beginning(old.log, "job", "second")
 
@@ -218,7 +218,7 @@ def test_it_does_not_go_on_from_where_the_other_log_was_cut() -> None:
     assert log.high_watermark() == before
 
 
-def behind_its_first_reign(how: str) -> MemoryLog:
+def behind_its_first_epoch(how: str) -> MemoryLog:
     """The log of a job that has begun from another, written to `b`: its first driver died at once, or a while later."""
     job = started(begun(worked()), chain("b"))
     if how == "later":
@@ -226,8 +226,10 @@ def behind_its_first_reign(how: str) -> MemoryLog:
         assert job.trigger() == 3
         attempt.ack_checkpoint(3, committables=[("source", b"mine")])
     job.crash()
-    reigns = [one.offset for one in job.log.read(0, job.log.high_watermark()) if is_reign(one)]
-    return prefix_of(job.log, reigns[-1] + 1) if how == "at once" else job.log
+    epoch_starts = [
+        one.offset for one in job.log.read(0, job.log.high_watermark()) if is_epoch(one)
+    ]
+    return prefix_of(job.log, epoch_starts[-1] + 1) if how == "at once" else job.log
 
 
 def counted_kinds(log: MemoryLog) -> list[Kind]:
@@ -235,14 +237,14 @@ def counted_kinds(log: MemoryLog) -> list[Kind]:
     return [one.record.kind for one in there if one.counts and one.record is not None]
 
 
-def is_reign(stored: StoredRecord) -> bool:
+def is_epoch(stored: StoredRecord) -> bool:
     return stored.header is not None and stored.header.is_epoch_started
 
 
 @pytest.mark.parametrize("how", ["at once", "after its reset", "later"])
 @pytest.mark.parametrize("place", ["a", None])
 def test_it_writes_elsewhere_for_ever(place: str | None, how: str) -> None:
-    log = behind_its_first_reign(how)
+    log = behind_its_first_epoch(how)
     before = log.high_watermark()
 
     with pytest.raises(RestoreError, match="a, that of job@2, in the log"):
@@ -269,13 +271,13 @@ def test_nor_where_the_other_job_has_written_before_or_those_that_it_began_from(
 
 
 def test_until_its_own_reset_nothing_resumes_what_is_the_other_job_s() -> None:
-    log = behind_its_first_reign("at once")
+    log = behind_its_first_epoch("at once")
     before = log.high_watermark()
     with pytest.raises(OptionError, match="'rollback': its history is that of job@2"):
         HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
     assert log.high_watermark() == before
 
-    log = behind_its_first_reign("later")
+    log = behind_its_first_epoch("later")
     resumed = HandDrivenJob(chain("b"), job_id="other", log=log, restore="resume")
     assert resumed.mode == "resume"
 

@@ -201,13 +201,13 @@ def test_a_history_with_skips_is_replayed_record_for_record() -> None:
 
 
 @pytest.mark.clause("K5")
-def test_any_prefix_of_the_command_s_reign_is_a_legal_history() -> None:
+def test_any_prefix_of_the_command_s_epoch_is_a_legal_history() -> None:
     job = HandDrivenJob(chain_of(pull_of("a", "b")))
     job.crash()
     before = job.log.high_watermark()
     assert run(job.log, "skip", "job", "--split", "a").exit_code == 0
     end = job.log.high_watermark()
-    assert end - before == 3, "the reign, the type, the fact"
+    assert end - before == 3, "the epoch, the type, the fact"
     for cut in range(before, end + 1):
         made = HandDrivenJob(job.chain, log=prefix_of(job.log, cut), job_id="job")
         expected = "skipped" if cut == end else "enumerator"

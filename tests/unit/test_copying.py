@@ -35,7 +35,7 @@ def test_who_is_in_force_is_told_by_what_counts() -> None:
     assert (taken.epoch, taken.epoch_in_force, taken.driver_in_force) == (0, 1, "second")
 
 
-def test_the_copy_s_own_reigns_are_nobody_else_s() -> None:
+def test_the_copy_s_own_epochs_are_nobody_else_s() -> None:
     first, log = epoch_started(0, "copied"), MemoryLog("new")
     log.store(first, epoch_started(0, "late"), epoch_started(1, "copied too"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordlog.api.chain import Chain
 from coordlog.errors import OptionError, RestoreError, SinkError
-from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.projections.inspection.verify import verify
 from coordlog.projections.job.state import Phase
 from coordlog.projections.tables.audit import audit, audit_records
@@ -289,15 +289,15 @@ def test_a_driver_that_died_before_it_went_back_has_a_successor_that_must_go_bac
     assert HandDrivenJob(writing("b"), log=cut).mode == "rollback"
 
 
-def test_a_commands_reign_owes_the_going_back_only_where_its_driver_did() -> None:
-    """It says of the job what the reign before said: a going back that has been done is none of that."""
+def test_a_commands_epoch_owes_the_going_back_only_where_its_driver_did() -> None:
+    """It says of the job what the epoch before said: a going back that has been done is none of that."""
     old = checkpointed(writing("a"), 3, is_committing=True)
     end = old.log.high_watermark()
     job = back(old, 1, writing("b"))
     job.crash()
     cut = prefix_of(job.log, end + 1)
     for log in (job.log, cut):
-        begin_reign(log, read_records(log), lambda _state: [], command="look")
+        begin_epoch(log, read_records(log), lambda _state: [], command="look")
 
     assert HandDrivenJob(writing("b"), log=job.log).runtime.state.last_checkpoint == 1
     with pytest.raises(RestoreError, match="give --from-checkpoint 1 again"):

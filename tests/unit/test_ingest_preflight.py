@@ -15,7 +15,7 @@ from coordlog.cli.ingest.preflight import look
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
-from coordlog.offline.epoch import begin_reign, read_job, read_records
+from coordlog.offline.epoch import begin_epoch, read_job, read_records
 from coordlog.offline.snapshot import take_own_snapshot
 from coordlog.restore.compatibility import describe_operators
 from coordlog.runtime.driver import DriverOptions, JobDriver
@@ -132,7 +132,7 @@ def test_another_source_is_refused_though_the_history_does_not_say_what_its_sour
     described = json.loads(describe_operators(parts_of(first).chain()))
     assert described[0].pop("location") == str(tmp_path / "in")
     operators = {"operators": json.dumps(described)}
-    begin_reign(log, read_records(log), lambda _: [], command="test", attributes=operators)
+    begin_epoch(log, read_records(log), lambda _: [], command="test", attributes=operators)
 
     def looked(folder: str, **more: Any) -> None:  # noqa: ANN401, options
         options = IngestOptions(source=str(tmp_path / folder), **given, **more)

@@ -239,7 +239,7 @@ def test_snapshots_hold_what_is_kept() -> None:
 
 
 # --- by command -------------------------------------------------------------------------------------------------------
-def test_where_no_driver_lives_the_command_keeps_and_releases_in_a_reign_of_its_own() -> None:
+def test_where_no_driver_lives_the_command_keeps_and_releases_in_an_epoch_of_its_own() -> None:
     job = started()
     more(job, 2)
     job.crash()
@@ -284,14 +284,14 @@ def test_what_the_command_cannot_keep_is_refused_and_nothing_is_appended() -> No
 
 
 @pytest.mark.clause("K5")
-def test_any_prefix_of_the_command_s_reign_is_a_legal_history() -> None:
+def test_any_prefix_of_the_command_s_epoch_is_a_legal_history() -> None:
     job = started()
     more(job, 2)
     job.crash()
     before = job.log.high_watermark()
     assert checkpoint_command(job.log, "--keep", "first", "1").exit_code == 0
     end = job.log.high_watermark()
-    assert end - before == 3, "the reign, the type, the fact"
+    assert end - before == 3, "the epoch, the type, the fact"
     for cut in range(before, end + 1):
         made = HandDrivenJob(job.chain, log=prefix_of(job.log, cut), job_id="job")
         assert dict(made.runtime.state.kept.items()) == ({"first": 1} if cut == end else {})

@@ -757,7 +757,7 @@ def test_a_driver_that_allows_fewer_tries_than_there_were_fails_the_job_at_the_n
 
 # --- what the kernel decides by, and what it builds ------------------------------------------------
 @pytest.mark.clause("K7")
-def test_every_limit_of_a_reign_is_recorded_and_read_again() -> None:
+def test_every_limit_of_an_epoch_is_recorded_and_read_again() -> None:
     config = config_of(HandDrivenJob(chain_of(NotingProvider())))
     numbers: dict[str, Any] = {
         one.name: type(one.default)(3 + index)

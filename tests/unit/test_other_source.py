@@ -12,7 +12,7 @@ from coordlog.cli.ingest.options import IngestOptions
 from coordlog.cli.ingest.parts import parts_of
 from coordlog.errors import RestoreError
 from coordlog.log.memory import MemoryLog
-from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.projections.splits.fold import Finished
 from coordlog.restore.compatibility import describe_operators
 from coordlog.schemas.record import Kind
@@ -107,7 +107,7 @@ def test_a_history_that_does_not_say_what_its_source_was_is_gone_on_with(folder:
     job.crash()
     described = json.loads(describe_operators(job.chain))
     assert described[0].pop("location") == str(folder / "in" / "2024-*.csv")
-    begin_reign(
+    begin_epoch(
         job.log,
         read_records(job.log),
         lambda _state: [],

@@ -164,7 +164,7 @@ def as_it_was(log: MemoryLog, end: int | None = None) -> MemoryLog:
 def taken_over(log: MemoryLog, chain: Chain) -> JobState:
     """The state that the next driver goes on from, with its `EPOCH_STARTED`."""
     state = folded(log, chain).state
-    reign = Record(
+    epoch_start = Record(
         epoch=state.epoch + 1,
         driver_id="next",
         sequence=None,
@@ -173,7 +173,7 @@ def taken_over(log: MemoryLog, chain: Chain) -> JobState:
         job_id=state.job_id,
         attributes=dict(state.launch.items()),
     )
-    return projection_of(chain).apply(state, reign)
+    return projection_of(chain).apply(state, epoch_start)
 
 
 def check_prefixes(log: MemoryLog, archive: Path, before: int, chain: Chain) -> str:

@@ -139,7 +139,7 @@ def test_a_turn_that_is_not_whole_may_yet_count(
     assert worth(job.log, store) == {"ADDRESSED": ["0-driver-0", "0-driver-0"]}
 
     again, _, _ = driver(options, job.log)
-    assert worth(again.log, store)["LEFT_OVER"] == ["0-driver-0"], "the next reign has cut it off"
+    assert worth(again.log, store)["LEFT_OVER"] == ["0-driver-0"], "the next epoch has cut it off"
 
 
 @pytest.mark.parametrize(("looks", "removed"), [(-1, 0), (0, 0), (2, 2), (100, 6)])
@@ -318,7 +318,7 @@ def test_another_log_s_payloads_drafts_in_force_and_somebody_s_files_are_left_al
     }
 
 
-def test_nothing_goes_by_a_log_that_knows_none_of_the_reigns(
+def test_nothing_goes_by_a_log_that_knows_none_of_the_epochs(
     store: PayloadStore, options: PayloadOptions, tmp_path: Path
 ) -> None:
     job, attempt, provider = driver(options)
@@ -372,7 +372,7 @@ def test_two_pruned_logs_that_share_a_folder_leave_each_other_s_payloads_alone(
 
 
 @pytest.mark.parametrize("is_dropping", [False, True])
-def test_a_prune_removes_what_is_left_over_while_it_knows_the_reigns(
+def test_a_prune_removes_what_is_left_over_while_it_knows_the_epochs(
     store: PayloadStore, options: PayloadOptions, home: Path, *, is_dropping: bool
 ) -> None:
     job, attempt, provider = driver(options)
@@ -407,7 +407,7 @@ def test_a_prune_removes_what_is_left_over_while_it_knows_the_reigns(
 def test_what_only_the_archive_addresses_stays_after_the_prune_that_kept_it(
     store: PayloadStore, options: PayloadOptions, home: Path, tmp_path: Path, command: str
 ) -> None:
-    """It is of the very reign whose snapshot the log begins with; the rest of that reign's records is gone."""
+    """It is of the very epoch whose snapshot the log begins with; the rest of that epoch's records is gone."""
     job, attempt, provider = driver(options)
     send(attempt, provider, "a")
     attempt.ack("source", 0)
@@ -566,7 +566,7 @@ def test_of_a_pruned_log_a_delete_says_what_it_leaves_and_takes_it_when_told_to(
     else:
         assert "deleted 1 payloads" in result.stderr
         assert (
-            f"{said}1 of reigns that the log does not know, as after a prune (in 0-driver-0); "
+            f"{said}1 of epochs that the log does not know, as after a prune (in 0-driver-0); "
             f"--all-payloads would have removed them, and {mine}\n"
         ) in result.stderr
     owners = [one.owner for one in store.listed() if one.owner != "notes"]
@@ -631,7 +631,7 @@ def run(log: MemoryLog, command: str, *more: str) -> Result:
 
 
 @pytest.fixture
-def two_reigns(options: PayloadOptions) -> HandDrivenJob:
+def two_epochs(options: PayloadOptions) -> HandDrivenJob:
     """A job with a payload that is addressed, and one that its first driver could not append any more."""
     job, attempt, provider = driver(options)
     send(attempt, provider, "a")
@@ -644,10 +644,10 @@ def two_reigns(options: PayloadOptions) -> HandDrivenJob:
 
 
 def test_the_command_says_what_is_there_and_cleans_when_told_to(
-    two_reigns: HandDrivenJob, store: PayloadStore, tmp_path: Path
+    two_epochs: HandDrivenJob, store: PayloadStore, tmp_path: Path
 ) -> None:
     named = ("--payload-store", store.url)
-    shown = run(two_reigns.log, "payloads", *named)
+    shown = run(two_epochs.log, "payloads", *named)
     assert shown.exit_code == Exit.DONE, shown.output
     assert "1 file of 300,004 bytes addressed by records" in shown.stdout
     assert (
@@ -657,35 +657,35 @@ def test_the_command_says_what_is_there_and_cleans_when_told_to(
     assert len(store.listed()) == 2
 
     path = tmp_path / "job.avro"
-    write_exported(two_reigns.log, "job", path)
+    write_exported(two_epochs.log, "job", path)
     assert CliRunner().invoke(main, ("payloads", str(path), *named)).stdout == shown.stdout
-    made = json.loads(run(two_reigns.log, "payloads", "--clean", "--json", *named).stdout)
+    made = json.loads(run(two_epochs.log, "payloads", "--clean", "--json", *named).stdout)
     assert sorted(one["use"] for one in made["files"]) == ["addressed", "left_over"]
     assert len(made["removed"]) == 1
     assert len(store.listed()) == 1
 
 
 def test_the_command_asks_for_the_store_where_the_history_names_none(
-    two_reigns: HandDrivenJob,
+    two_epochs: HandDrivenJob,
 ) -> None:
     job, _, _ = driver(PayloadOptions())
     result = run(job.log, "payloads")
 
     assert result.exit_code == Exit.USAGE
     assert "--payload-store" in result.stderr
-    assert run(two_reigns.log, "payloads").exit_code == Exit.DONE
+    assert run(two_epochs.log, "payloads").exit_code == Exit.DONE
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_verify_reads_every_stored_payload_and_names_what_is_wrong_with_its_record(
-    two_reigns: HandDrivenJob, store: PayloadStore, harm: str
+    two_epochs: HandDrivenJob, store: PayloadStore, harm: str
 ) -> None:
     named = ("--payload-store", store.url)
-    good = run(two_reigns.log, "verify", *named)
+    good = run(two_epochs.log, "verify", *named)
     assert good.exit_code == Exit.DONE, good.output
     assert "1 stored payloads of 300,004 bytes" in good.stdout
 
-    (record,) = two_reigns.history(Kind.EVENT_TO_SUBTASK)
+    (record,) = two_epochs.history(Kind.EVENT_TO_SUBTASK)
     address = address_in(record.payload)
     assert address is not None
     path = Path(store.where) / address.path
@@ -693,24 +693,24 @@ def test_verify_reads_every_stored_payload_and_names_what_is_wrong_with_its_reco
         path.unlink()
     else:
         path.write_bytes(b"y" * address.length)
-    bad = run(two_reigns.log, "verify", *named)
+    bad = run(two_epochs.log, "verify", *named)
 
     at = next(
         one.offset
-        for one in two_reigns.log.records
+        for one in two_epochs.log.records
         if address.encode() in (one.value or b"") and one.header
     )
     assert bad.exit_code == Exit.FAILED
     assert f"offset {at}: the stored payload {address.path} of 300004 bytes" in bad.stdout
     assert f"looked for in {store.where}" in bad.stdout
-    said = run(two_reigns.log, "payloads", *named)
+    said = run(two_epochs.log, "payloads", *named)
     assert (f"missing: {address.path}" in said.stdout) is (harm == "missing")
     assert said.exit_code == (Exit.FAILED if harm == "missing" else Exit.DONE)
 
 
-def test_readers_of_a_history_need_no_store(two_reigns: HandDrivenJob, store: PayloadStore) -> None:
+def test_readers_of_a_history_need_no_store(two_epochs: HandDrivenJob, store: PayloadStore) -> None:
     store.remove(store.listed())
-    whole = prefix_of(two_reigns.log, two_reigns.log.high_watermark())
+    whole = prefix_of(two_epochs.log, two_epochs.log.high_watermark())
     for command in ("history", "state", "attempts", "splits", "checkpoints"):
         result = run(whole, command)
         assert result.exit_code == Exit.DONE, result.output

@@ -70,7 +70,7 @@ def test_it_travels_to_a_task(store: PayloadStore) -> None:
     assert there.get(MINE) == DATA
 
 
-def test_what_one_reign_keeps_is_no_other_s(store: PayloadStore) -> None:
+def test_what_one_epoch_keeps_is_no_other_s(store: PayloadStore) -> None:
     theirs = PayloadAddress.of(DATA, owner_of(4, "other"))
     store.put(MINE, DATA)
     store.put(theirs, DATA)
@@ -167,7 +167,7 @@ def test_a_payload_is_on_disk_before_its_name_and_the_name_before_put_returns(
     assert done == [f"folder {MINE.owner}"], "another's rename may not be on disk yet"
 
 
-@pytest.mark.parametrize("moment", ["the job's folder is seen", "the reign's folder is made"])
+@pytest.mark.parametrize("moment", ["the job's folder is seen", "the epoch's folder is made"])
 def test_a_cleaning_that_removes_an_empty_folder_costs_no_writer_its_payload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

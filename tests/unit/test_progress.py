@@ -24,7 +24,7 @@ class History:
         self._types: set[str] = set()
 
     def epoch(self, **attributes: str) -> None:
-        """A reign begins."""
+        """An epoch begins."""
         self._epoch += 1
         self.records.append(
             Record(
@@ -151,7 +151,7 @@ def test_a_listing_of_several_pages_is_complete_with_its_last_one() -> None:
     assert not history.progress.is_listing_complete
 
 
-def test_listings_that_fail_are_counted_until_one_is_whole_or_another_reign_begins() -> None:
+def test_listings_that_fail_are_counted_until_one_is_whole_or_another_epoch_begins() -> None:
     history = History()
     history.epoch()
     failed = ListingFailed(problem="503", is_retriable=True)

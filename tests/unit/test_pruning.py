@@ -126,8 +126,8 @@ def test_a_checkpoint_that_is_kept_holds_what_it_needs(monkeypatch: pytest.Monke
     assert none.why_not == "no snapshot leaves all of the checkpoints 8, 99"
 
 
-def reign(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: str) -> None:
-    """Another reign, whose driver came across this snapshot and no other."""
+def epoch_start(log: MemoryLog, epoch: int, snapshot_offset: int, **attributes: str) -> None:
+    """Another epoch, whose driver came across this snapshot and no other."""
     last = read_records(log).state
     said = {name: one for name, one in last.launch.items() if name != "command"}
     log.store(
@@ -155,14 +155,14 @@ def test_a_log_begins_with_no_snapshot_that_its_last_driver_could_not_read() -> 
         sorted({one.header.snapshot_offset for one in log.records if one.header} - {-1}),
     )
     # A new version of a projection: this driver has folded from further back.
-    reign(log, 1, others[1])
+    epoch_start(log, 1, others[1])
     older = plan_prune(log.records, keep_checkpoints=1)
     assert older.begins_with is not None
     assert older.begins_with.offset == others[1] < newest
     # What a command says of snapshots, which knows nothing of projections, counts for nothing.
-    reign(log, 2, newest, command="skip")
+    epoch_start(log, 2, newest, command="skip")
     assert plan_prune(log.records, keep_checkpoints=1).begins_with == older.begins_with
-    reign(log, 3, -1)
+    epoch_start(log, 3, -1)
     none = plan_prune(log.records, keep_checkpoints=1)
     assert none.begins_with is None
     assert none.why_not == "its last driver could start from no snapshot that there is"
@@ -418,16 +418,16 @@ def test_the_store_of_a_pruned_log_is_the_one_that_its_snapshot_names() -> None:
     assert store_named_in(iter(other.records)) == "memory://there"
 
 
-def test_a_reign_that_does_not_count_names_no_store() -> None:
+def test_an_epoch_that_does_not_count_names_no_store() -> None:
     """A driver that lost the race for its epoch, say; or somebody who may append, and no more."""
     log = worked().log
     first = log.records[0]
-    reign = first.record()
-    assert reign.kind is Kind.EPOCH_STARTED
+    epoch_start = first.record()
+    assert epoch_start.kind is Kind.EPOCH_STARTED
 
     def named(url: str, epoch: int) -> UnstoredRecord:
-        attributes = {**reign.attributes, STORE_ATTRIBUTE: url}
-        return to_unstored(replace(reign, epoch=epoch, attributes=attributes))
+        attributes = {**epoch_start.attributes, STORE_ATTRIBUTE: url}
+        return to_unstored(replace(epoch_start, epoch=epoch, attributes=attributes))
 
     log.store(named("memory://void", 0), named("memory://void", 7))
     assert store_named_in(iter(log.records)) == ""

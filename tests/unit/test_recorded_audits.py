@@ -1,4 +1,4 @@
-"""The tables of events, commits, failures and reigns: of a job that had all kinds of trouble, and by hand."""
+"""The tables of events, commits, failures and epochs: of a job that had all kinds of trouble, and by hand."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from coordlog.log.memory import MemoryLog
 from coordlog.log.payload_store import PayloadStore
 from coordlog.messages import DeliverEvent, Fail
 from coordlog.offline.adopt import copy_history
-from coordlog.offline.epoch import begin_reign, read_records
+from coordlog.offline.epoch import begin_epoch, read_records
 from coordlog.offline.fork import begin_from, find_beginning
 from coordlog.payloads.offload import PayloadOptions
 from coordlog.projections.inspection.redact import Redaction
@@ -333,7 +333,7 @@ def test_an_adoption_that_holds_holds_when_it_is_redacted() -> None:
     was = read_records(log).state.launch
     attributes = {"cluster_id": "memory", "topic_id": log.identity.topic_id}
     attributes |= {f"adopted_{one}": was[one] for one in attributes}
-    begin_reign(log, read_records(log), lambda _state: [], command="adopt", attributes=attributes)
+    begin_epoch(log, read_records(log), lambda _state: [], command="adopt", attributes=attributes)
     assert verify(log.records).faults == []
 
     made, _ = redacted(log.records)

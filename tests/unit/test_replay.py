@@ -86,7 +86,7 @@ def _script(job: HandDrivenJob) -> None:
 
 
 def _driven(chain: Chain | None = None, *, mode: str = "rollback") -> HandDrivenJob:
-    """Two reigns: checkpoints, a failed attempt, a crash."""
+    """Two epochs: checkpoints, a failed attempt, a crash."""
     first = HandDrivenJob(chain or _chain())
     _script(first)
     first.attempts[1].fail("scripted")
@@ -172,7 +172,7 @@ def test_a_callback_that_raises_is_replayed_with_its_global_failure() -> None:
 
 @pytest.mark.clause("K7")
 @pytest.mark.may_fail("scripted")
-def test_a_reign_is_replayed_with_the_limits_that_it_ran_with() -> None:
+def test_an_epoch_is_replayed_with_the_limits_that_it_ran_with() -> None:
     def never_again(config: KernelConfig) -> KernelConfig:
         return replace(config, restarts_max=0)
 

@@ -178,7 +178,9 @@ def test_a_store_that_is_only_named_is_no_reason_to_refuse_another(
     job = job_of(400, payloads=options_of(str(unused)))
     job.crash()
     unused.write_text("a file, and no folder")
-    assert run(job.log, *PRUNE).exit_code != Exit.DONE, "it begins a reign that names it, and fails"
+    assert run(job.log, *PRUNE).exit_code != Exit.DONE, (
+        "it begins an epoch that names it, and fails"
+    )
 
     assert run(job.log, *PRUNE, "--payload-store", url).exit_code == Exit.DONE
     assert read_job(job.log, "job", lambda _: None).state.launch[STORE_ATTRIBUTE] == url
@@ -267,7 +269,7 @@ def test_what_to_do_is_what_the_state_has_to_let_go(monkeypatch: pytest.MonkeyPa
 def test_at_each_size_of_a_record_a_prune_is_done_or_appends_nothing_and_names_its_store(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reign that takes a snapshot adds to the state: what has fitted before it may not do so in it."""
+    """The epoch that takes a snapshot adds to the state: what has fitted before it may not do so in it."""
     came_to = set[tuple[bool, bool]]()
     for number, limit in enumerate(range(2_600, 6_600, 100)):
         place = f"{url}-{number}"
@@ -332,7 +334,7 @@ def test_what_a_snapshot_has_put_apart_is_addressed_wherever_that_stands(url: st
 def test_what_a_snapshot_had_put_apart_goes_with_it_where_payloads_are_dropped(
     url: str, *, is_dropping: bool
 ) -> None:
-    """It is of the reign in which the log had begun: of what that kept nothing else goes."""
+    """It is of the epoch in which the log had begun: of what that kept nothing else goes."""
     command = (*PRUNE, "--payload-store", url, *(("--drop-payloads",) if is_dropping else ()))
     store, job = PayloadStore(url, "job"), job_of(400)
     job.crash()

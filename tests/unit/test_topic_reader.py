@@ -62,7 +62,7 @@ def test_what_counts_is_dense_whole_and_of_the_epoch_in_force() -> None:
     )
 
     assert [found.offset for found in one.counted] == [1, 7, 9]
-    assert [found.driver_id for found in one.reigns] == [OLD, NEW]
+    assert [found.driver_id for found in one.epoch_starts] == [OLD, NEW]
     assert (one.void_count, one.epoch_of(NEW), one.epoch_of("driver-late")) == (6, 1, None)
     assert one.faults() == []
 

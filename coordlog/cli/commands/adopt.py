@@ -107,9 +107,9 @@ def adopt(
         _refuse_unchecked(found)
         _warn_of_ahead(found)
         state = found.state
-        reign = NamedDriver.of(state)
-        _refuse_unknown_driver(job, reign, is_take_over=is_take_over)
-        refuse_live_driver(reign, is_take_over=is_take_over)
+        epoch_start = NamedDriver.of(state)
+        _refuse_unknown_driver(job, epoch_start, is_take_over=is_take_over)
+        refuse_live_driver(epoch_start, is_take_over=is_take_over)
         target = logs.create(job)
         try:
             here = target.identity
@@ -137,9 +137,9 @@ def adopt(
         f"{done.epoch + 1}",
         err=True,
     )
-    if not reign.is_over:
+    if not epoch_start.is_over:
         click.echo(
-            f"a driver that has begun at the old cluster after epoch {reign.epoch} is not in this "
+            f"a driver that has begun at the old cluster after epoch {epoch_start.epoch} is not in this "
             "copy, and was not asked: see that none runs there before you start the job",
             err=True,
         )
@@ -170,12 +170,12 @@ def _warn_of_ahead(found: Verified) -> None:
         )
 
 
-def _refuse_unknown_driver(job: str, reign: NamedDriver, *, is_take_over: bool) -> None:
-    if reign.endpoint or reign.is_over or is_take_over:
+def _refuse_unknown_driver(job: str, epoch_start: NamedDriver, *, is_take_over: bool) -> None:
+    if epoch_start.endpoint or epoch_start.is_over or is_take_over:
         return
     raise CommandError(
         job,
-        f"the history ends in epoch {reign.epoch}, a command's, in which no driver listens: whether "
+        f"the history ends in epoch {epoch_start.epoch}, a command's, in which no driver listens: whether "
         "one has begun at the old cluster since cannot be asked",
         "see that none runs there, and give --take-over",
     )

@@ -132,7 +132,7 @@ def _writable(logs: WritableLogs | FileLogs) -> WritableLogs:
 def _change(
     logs: WritableLogs, job: str, asked: KeepCheckpoint | LetGoCheckpoint, *, is_take_over: bool
 ) -> None:
-    """By the driver, where one lives; else in a reign of this command's own."""
+    """By the driver, where one lives; else in an epoch of this command's own."""
     with contextlib.closing(logs.open_to_write(job)) as log:
         made = read_job(log, job, lambda state: _check(state, asked))
         number, was_before = _wanted(made.state, asked)

@@ -28,7 +28,7 @@ __all__ = ["delete", "jobs"]
 
 _FOLDERS_SHOWN = 5
 _REASON_CHARS = 200
-_OF_KNOWN_REIGNS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
+_OF_KNOWN_EPOCHS = (FileUse.ADDRESSED, FileUse.LEFT_OVER, FileUse.IN_FORCE)
 
 
 _COLUMNS = (
@@ -139,8 +139,8 @@ def delete(
 
     Refused while a driver of it lives. A job that is started under that name later begins from
     nothing: it does not know what the old one has committed. Payloads stay where this log is a
-    copy, those of reigns before it was adopted, which the log it comes from may need, and those of
-    reigns that it does not know, as after a prune; --all-payloads removes these too, but those of a
+    copy, those of epochs before it was adopted, which the log it comes from may need, and those of
+    epochs that it does not know, as after a prune; --all-payloads removes these too, but those of a
     copy. Where JOB was adopted from this log, or is to be, give --keep-payloads.
     """
     if is_keeping and is_all:
@@ -208,9 +208,9 @@ def _refuse_change(logs: Logs, job: str, looked: _Looked) -> None:
 def _payloads_of(
     logs: Logs, job: str, finder: StoreFinder | None, *, is_all: bool
 ) -> tuple[PayloadStore | None, Sequence[KeptPayload], str]:
-    """What the reigns of this very log have kept, which is what goes with it; and why something stays.
+    """What the epochs of this very log have kept, which is what goes with it; and why something stays.
 
-    The store has one folder for a job, whichever log it is in: what another log's reigns kept there, that log may need.
+    The store has one folder for a job, whichever log it is in: what another log's epochs kept there, that log may need.
     """
     if finder is None:
         return None, (), "--keep-payloads"
@@ -224,7 +224,7 @@ def _payloads_of(
         return None, (), str(error)
     if use.copy_of:
         return None, (), f"it is a copy of {use.copy_of}, which may need them"
-    known = [one.kept for one in use.files if one.use in _OF_KNOWN_REIGNS]
+    known = [one.kept for one in use.files if one.use in _OF_KNOWN_EPOCHS]
     others = [*use.of(FileUse.UNKNOWN), *(one for one in known if one.owner in use.shared)]
     if is_all:
         return store, [*known, *use.of(FileUse.UNKNOWN)], _staying([], use)
@@ -232,7 +232,7 @@ def _payloads_of(
 
 
 def _staying(others: Sequence[KeptPayload], use: PayloadUse) -> str:
-    """Of which reigns' folders how many files stay, and why; empty where none does."""
+    """Of which epochs' folders how many files stay, and why; empty where none does."""
     shared = [one for one in others if one.owner in use.shared]
     unknown = [one for one in others if one.owner not in use.shared]
     foreign = use.of(FileUse.FOREIGN)
@@ -241,7 +241,7 @@ def _staying(others: Sequence[KeptPayload], use: PayloadUse) -> str:
         why = "of before it was adopted, which the log it comes from may need"
         parts.append(f"{len(shared):,} {why}{_folders(shared)}")
     if unknown:
-        why = "of reigns that the log does not know, as after a prune"
+        why = "of epochs that the log does not know, as after a prune"
         parts.append(f"{len(unknown):,} {why}{_folders(unknown)}")
     if shared or unknown:
         parts[-1] += "; --all-payloads would have removed them"

@@ -143,7 +143,7 @@ def prune(
 
 
 def _cleaning(log: Log, finder: StoreFinder, begins_with: int | None) -> Callable[[], None]:
-    """What removes, once the log is shorter, the payloads that are left over: of whose reigns it knows nothing then."""
+    """What removes, once the log is shorter, the payloads that are left over: of whose epochs it knows nothing then."""
     try:
         store = finder.store_of(log)
         use = None if store is None else payload_use(log, store, begins_with=begins_with)
