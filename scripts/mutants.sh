@@ -11,9 +11,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 files=(
   coordlog/kernel/answers.py
   coordlog/kernel/attempts.py
+  coordlog/kernel/events.py
+  coordlog/kernel/from_attempts.py
+  coordlog/kernel/refusals.py
   coordlog/kernel/builder.py
   coordlog/kernel/checkpoints.py
   coordlog/kernel/failover.py
+  coordlog/kernel/global_failover.py
+  coordlog/kernel/job_end.py
+  coordlog/kernel/remembering.py
+  coordlog/kernel/finishing.py
   coordlog/kernel/savepoints.py
   coordlog/kernel/poison.py
   coordlog/kernel/restart_policy.py
