@@ -155,10 +155,7 @@ class CoordinatorClient:
 
     def _exchange(self, ask: AskCoordinator, deadline: float, timeout_s: float) -> WireMessage:
         if self._channel is None:
-            if self._tls is None:
-                require_proof(
-                    self._endpoint, self._token, timeout_s=min(timeout_s, TAKE_OVER_PROBE_S)
-                )
+            self._require_proof(min(timeout_s, TAKE_OVER_PROBE_S))
             headers = {VERSION_HEADER: str(WIRE_VERSION), "Authorization": self._token.header()}
             connecting = connect(
                 self._endpoint + REQUEST_PATH,
@@ -176,6 +173,10 @@ class CoordinatorClient:
         self._channel.send(encode(ask))
         data = self._channel.recv(timeout=max(0.0, deadline - time.monotonic()))
         return decode(data if isinstance(data, bytes) else data.encode())
+
+    def _require_proof(self, timeout_s: float) -> None:
+        if self._tls is None:
+            require_proof(self._endpoint, self._token, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Let go of the connection; the next question makes another."""

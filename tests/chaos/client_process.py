@@ -73,7 +73,7 @@ def run_client(orders: Ordered) -> None:
 class _Stranger(CoordinatorClient):
     """Shows its token at once, as no client of ours does: the driver is to refuse it."""
 
-    def _check_driver(self, timeout_s: float) -> None:
+    def _require_proof(self, timeout_s: float) -> None:
         del timeout_s
 
 
