@@ -40,67 +40,89 @@ class _Command:
     summary: str
 
 
-_COMMANDS: Final[Mapping[str, _Command]] = {
-    "ingest": _Command("ingest.command", "ingest", "Ingest files into Parquet, exactly once."),
-    "history": _Command("commands.history", "history", "Show a job's records in log order."),
-    "attempts": _Command("commands.tables", "attempts", "List the execution attempts of a job."),
-    "splits": _Command(
-        "commands.tables", "splits", "List the splits of a job, and whose work was lost."
-    ),
-    "reads": _Command(
-        "commands.reads", "reads", "List what queries have read, and by which tasks."
-    ),
-    "checkpoints": _Command("commands.tables", "checkpoints", "List the checkpoints of a job."),
-    "events": _Command(
-        "commands.audits", "events", "List the operator events of a job, and their acks."
-    ),
-    "commits": _Command(
-        "commands.audits", "commits", "List the commits of a job, and what is open."
-    ),
-    "failures": _Command(
-        "commands.audits", "failures", "List the failures of a job, and what they cost."
-    ),
-    "epochs": _Command(
-        "commands.audits", "epochs", "List the epochs over a job's log, and how each ended."
-    ),
-    "checkpoint": _Command(
-        "commands.checkpoint",
-        "checkpoint",
-        "Show which checkpoints a job can go back to, and what is in one.",
-    ),
-    "begin": _Command("commands.begin", "begin", "Begin a job from a checkpoint of another one."),
-    "state": _Command("commands.inspect", "state", "Show what the coordinator knew at any moment."),
-    "diff": _Command("commands.inspect", "diff", "Show what changed between two moments."),
-    "explain": _Command(
-        "commands.inspect", "explain", "Say how a split, an event, a checkpoint got there."
-    ),
-    "verify": _Command("commands.inspect", "verify", "Check a job's whole history."),
-    "payloads": _Command("commands.payloads", "payloads", "Show and clean a job's large payloads."),
-    "skip": _Command(
-        "commands.skip", "skip", "Go on without a split or an event that fails the job."
-    ),
-    "export": _Command("commands.export", "export", "Write a job's whole log to one file."),
-    "import": _Command(
-        "commands.adopt", "import_", "Put an exported history into a log, to look at it."
-    ),
-    "adopt": _Command("commands.adopt", "adopt", "Let a job go on here from an exported history."),
-    "doctor": _Command("commands.doctor", "doctor", "Look for what is wrong, or soon will be."),
-    "prune": _Command(
-        "commands.prune", "prune", "Remove the beginning of a job's log, archived first."
-    ),
-    "jobs": _Command("commands.jobs", "jobs", "List the jobs that have a log."),
-    "delete": _Command("commands.jobs", "delete", "Delete a job's log with all its history."),
-    "broker": _Command(
-        "commands.broker", "broker", "Start, stop or look at the shared local broker."
-    ),
-    "jars": _Command("commands.jars", "jars", "Print the Spark settings that read a history."),
-    "cache": _Command("commands.cache", "cache", "Clear what can be fetched again."),
-    "config": _Command("commands.config", "config", "Show each setting, and where it comes from."),
-    "completion": _Command(
-        "commands.completion", "completion", "Print a shell's completion script."
-    ),
+_GROUPS: Final[Mapping[str, Mapping[str, _Command]]] = {
+    "Run": {
+        "ingest": _Command("ingest.command", "ingest", "Ingest files into Parquet, exactly once."),
+        "skip": _Command(
+            "commands.skip", "skip", "Go on without a split or an event that fails the job."
+        ),
+        "begin": _Command(
+            "commands.begin", "begin", "Begin a job from a checkpoint of another one."
+        ),
+    },
+    "Look": {
+        "jobs": _Command("commands.jobs", "jobs", "List the jobs that have a log."),
+        "history": _Command("commands.history", "history", "Show a job's records in log order."),
+        "attempts": _Command(
+            "commands.tables", "attempts", "List the execution attempts of a job."
+        ),
+        "splits": _Command(
+            "commands.tables", "splits", "List the splits of a job, and whose work was lost."
+        ),
+        "reads": _Command(
+            "commands.reads", "reads", "List what queries have read, and by which tasks."
+        ),
+        "checkpoints": _Command("commands.tables", "checkpoints", "List the checkpoints of a job."),
+        "events": _Command(
+            "commands.audits", "events", "List the operator events of a job, and their acks."
+        ),
+        "commits": _Command(
+            "commands.audits", "commits", "List the commits of a job, and what is open."
+        ),
+        "failures": _Command(
+            "commands.audits", "failures", "List the failures of a job, and what they cost."
+        ),
+        "epochs": _Command(
+            "commands.audits", "epochs", "List the epochs of a job's log, and how each ended."
+        ),
+        "checkpoint": _Command(
+            "commands.checkpoint",
+            "checkpoint",
+            "Show which checkpoints a job can go back to, and what is in one.",
+        ),
+        "state": _Command(
+            "commands.inspect", "state", "Show what the coordinator knew at any moment."
+        ),
+        "diff": _Command("commands.inspect", "diff", "Show what changed between two moments."),
+        "explain": _Command(
+            "commands.inspect", "explain", "Say how a split, an event, a checkpoint got there."
+        ),
+        "verify": _Command("commands.inspect", "verify", "Check a job's whole history."),
+    },
+    "Keep and repair": {
+        "doctor": _Command("commands.doctor", "doctor", "Look for what is wrong, or soon will be."),
+        "export": _Command("commands.export", "export", "Write a job's whole log to one file."),
+        "import": _Command(
+            "commands.adopt", "import_", "Put an exported history into a log, to look at it."
+        ),
+        "adopt": _Command(
+            "commands.adopt", "adopt", "Let a job go on here from an exported history."
+        ),
+        "prune": _Command(
+            "commands.prune", "prune", "Remove the beginning of a job's log, archived first."
+        ),
+        "payloads": _Command(
+            "commands.payloads", "payloads", "Show and clean a job's large payloads."
+        ),
+        "delete": _Command("commands.jobs", "delete", "Delete a job's log with all its history."),
+    },
+    "Machine": {
+        "broker": _Command(
+            "commands.broker", "broker", "Start, stop or look at the shared local broker."
+        ),
+        "jars": _Command("commands.jars", "jars", "Print the Spark settings that read a history."),
+        "cache": _Command("commands.cache", "cache", "Clear what can be fetched again."),
+        "config": _Command(
+            "commands.config", "config", "Show each setting, and where it comes from."
+        ),
+        "completion": _Command(
+            "commands.completion", "completion", "Print a shell's completion script."
+        ),
+    },
 }
-"""By name, in the order of the help. A new command is a line here and a module in `commands`."""
+"""By task, in the order of the help. A new command is a line here and a module in `commands`."""
+
+_COMMANDS: Final = {name: command for group in _GROUPS.values() for name, command in group.items()}
 
 _STATUSES: Final = (
     "Exit status: 0 done, 1 failed, 2 wrong usage, 3 refused to restore, 4 another driver has "
@@ -128,8 +150,12 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The names with their summaries; imports nothing."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.summary) for name, one in _COMMANDS.items()])
+        width = max(map(len, _COMMANDS))
+        for task, commands in _GROUPS.items():
+            with formatter.section(task):
+                formatter.write_dl(
+                    [(name.ljust(width), command.summary) for name, command in commands.items()]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
