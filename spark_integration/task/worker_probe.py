@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["check_workers", "use_own_interpreter"]
 
 _CAUSE_CHARS: Final = 500
+_OF_WORKERS: Final = ("PythonException", "Cannot run program")
+"""In the errors of a worker that cannot load its task, or cannot be started; other errors show nothing of it."""
 _OWN_MODULES: Final = ("coordlog", "pyarrow", "pyspark")
 
 
@@ -46,6 +48,7 @@ def check_workers(spark: SparkSession, closure: object, what: str) -> None:
 
     Raises:
         EnvironmentSetupError: A worker cannot load it, with the module, the worker's Python and the next step.
+        Exception: Spark's own, if it cannot run a task at all.
     """
     context = _context(spark)
     if context is None:
@@ -78,7 +81,9 @@ def _tried(context: Any, content: bytes) -> _Missing | None:  # noqa: ANN401, a 
     try:
         # Through an RDD: a DataFrame's function needs pyarrow before it can tell that there is none.
         answers = context.parallelize([0], 1).map(_loader(content)).collect()
-    except Exception as error:  # noqa: BLE001, each version raises another
+    except Exception as error:
+        if not any(mark in str(error) for mark in _OF_WORKERS):
+            raise  # Spark's own: a session that was stopped, a lost executor
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The last line of the worker's traceback, or Spark's own first one.
         raised = [line for line in lines if "Error: " in line and not line.startswith("at ")]
