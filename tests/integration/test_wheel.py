@@ -55,7 +55,7 @@ def test_the_wheel_has_our_packages_their_data_and_nothing_else(wheel: Path) -> 
     assert {str(Path(one).parent) for one in own if one.endswith(".py")} == folders
     assert data == {
         "coordlog",
-        "coordlog/log",
+        "coordlog/log/broker",
         "coordlog/schemas/avro",
         "coordlog/spark_integration/avro",
     }
