@@ -91,7 +91,7 @@ class OperatorContext(Protocol):
 
 
 class PollStatus(enum.Enum):
-    """What a poll brought."""
+    """Result of a poll."""
 
     BATCH = "batch"
     """Rows; poll again."""

@@ -22,7 +22,7 @@ _ASKED_AT_ONCE: Final = 16
 
 
 class JobState(enum.Enum):
-    """What a job does now."""
+    """State of a job, as `coordlog jobs` shows it."""
 
     NEW = "new"
     """Its log has no record that counts."""

@@ -285,7 +285,7 @@ def pages_of(splits: Sequence[Split]) -> Iterator[list[Split]]:
 
 
 def listing_pages(found: SplitsDiscovered) -> deque[SplitsDiscovered]:
-    """What was found in parts that each fit a record, in order, one at least; the last says whether that is all.
+    """Pages of a listing, in order, at least one, each of which fits a record; the last one is its end, if it has one.
 
     Raises:
         TooLargeError: One split alone does not fit.

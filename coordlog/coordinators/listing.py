@@ -192,9 +192,9 @@ class PatientListing:
 def _pages(
     listing: SplitsDiscovered | Relisted,
 ) -> deque[SplitsDiscovered | SplitsWithdrawn]:
-    """What was found in parts that each fit a record, in order, one at least; the last has an end, if there is one.
+    """Pages of a listing, in order, at least one, each of which fits a record; the last one is its end, if it has one.
 
-    What is withdrawn goes after what replaces it is in the log, and before the listing is complete.
+    Splits are withdrawn behind the splits that replace them, and before the end of the listing.
     """
     if isinstance(listing, SplitsDiscovered):
         listing = Relisted(found=listing)

@@ -55,7 +55,9 @@ __all__ = [
     "checkpoint_due",
     "checkpoint_released",
     "complete_checkpoint",
+    "deliver_released",
     "fail_checkpoint",
+    "gateways_of",
     "last_is_final",
     "tell_complete",
 ]
@@ -203,7 +205,7 @@ def _complete(step: StepBuilder, pending: PendingCheckpoint) -> None:
         payload=encoded,
         attributes=attributes,
     )
-    _deliver_released(step, before)
+    deliver_released(step, before)
     for older in sorted(step.state.pending):
         if older < checkpoint_id:
             abort(step, older, f"checkpoint {checkpoint_id} completed first", is_subsumed=True)
@@ -288,7 +290,7 @@ def abort(
         reason=reason,
         attributes=attributes,
     )
-    _deliver_released(step, before)
+    deliver_released(step, before)
     if not is_told:
         return
     for operator_id in step.config.operators:
@@ -342,12 +344,13 @@ def _tell_attempts(step: StepBuilder, checkpoint_id: int, *, is_completed: bool)
             )
 
 
-def _gateways(state: JobState, subtask: int) -> dict[tuple[str, int], GatewayState]:
+def gateways_of(state: JobState, subtask: int) -> dict[tuple[str, int], GatewayState]:
+    """The gateways of a subtask, by operator and subtask."""
     keys = [(operator_id, subtask) for operator_id in state.operators]
     return {key: state.gateways[key] for key in keys if key in state.gateways}
 
 
-def _deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewayState]) -> None:
+def deliver_released(step: StepBuilder, before: dict[tuple[str, int], GatewayState]) -> None:
     """Deliver what nothing holds any more, in send order (clause G2)."""
     released: list[HeldEvent] = []
     for key in sorted(before):

@@ -25,7 +25,12 @@ from coordlog.projections.job.state import (
 )
 from coordlog.schemas.record import Kind
 
-__all__ = ["fail_events", "send_event", "unacked_events"]
+__all__ = [
+    "fail_events",
+    "is_held",
+    "send_event",
+    "unacked_events",
+]
 
 
 def send_event(step: StepBuilder, given: SendEvent) -> int:
@@ -110,7 +115,8 @@ def _ack_skipped(step: StepBuilder, event: DownEvent, skip: SkippedEvent) -> Non
     )
 
 
-def _is_held(gateway: GatewayState, event_id: int) -> bool:
+def is_held(gateway: GatewayState, event_id: int) -> bool:
+    """Whether a pending checkpoint holds the event back."""
     return event_id in {one.event.event_id for one in gateway.held}
 
 

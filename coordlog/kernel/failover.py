@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordlog.kernel import attempts, checkpoints, events
-from coordlog.kernel import commits as settling
+from coordlog.kernel import attempts, checkpoints, commits, events
 from coordlog.kernel.builder import StepBuilder
 from coordlog.kernel.checkpoints import abort
 from coordlog.kernel.inputs import (
@@ -79,7 +78,7 @@ def resume(step: StepBuilder) -> None:
     )
     for operator_id in step.config.operators:
         step.calls += [CallCreate(operator_id=operator_id), CallStart(operator_id=operator_id)]
-    settling.settle_open(step)
+    commits.settle_open(step)
 
 
 def rollback(step: StepBuilder, given: Rollback) -> None:
@@ -135,7 +134,7 @@ def rollback(step: StepBuilder, given: Rollback) -> None:
             ),
             CallStart(operator_id=operator_id),
         ]
-    settling.settle_open(step)
+    commits.settle_open(step)
 
 
 def redeliver(step: StepBuilder) -> None:

@@ -6,8 +6,8 @@ from coordlog.errors import PayloadLostError, PayloadStoreUnreachableError, TooL
 from coordlog.kernel import attempts, checkpoints, refusals, remembering
 from coordlog.kernel.attempts import is_lost_by_committables, lose
 from coordlog.kernel.builder import StepBuilder
-from coordlog.kernel.checkpoints import _deliver_released, _gateways, advance
-from coordlog.kernel.events import _is_held, fail_events
+from coordlog.kernel.checkpoints import advance, deliver_released, gateways_of
+from coordlog.kernel.events import fail_events, is_held
 from coordlog.kernel.inputs import (
     CheckpointAckArrived,
     CompletionArrived,
@@ -117,7 +117,7 @@ def event_ack_arrived(step: StepBuilder, given: EventAckArrived) -> None:
     if is_handled(step.state, given.subtask, given.attempt_number):
         # A gateway goes with its attempt, so that one of a live attempt's subtask is its own.
         gateway = step.state.gateways.get((given.operator_id, given.subtask))
-        if gateway is not None and not _is_held(gateway, given.event_id):
+        if gateway is not None and not is_held(gateway, given.event_id):
             event = gateway.unacked.get(given.event_id)
     if event is None:
         refuse(
@@ -259,7 +259,7 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
         attempts.lose(step, subtask, attempt_number, reason)
         return
     is_late = pending is None
-    before = _gateways(state, subtask)
+    before = gateways_of(state, subtask)
     step.add(
         Kind.CHECKPOINT_ACKED,
         subtask=subtask,
@@ -270,5 +270,5 @@ def checkpoint_ack_arrived(step: StepBuilder, given: CheckpointAckArrived) -> No
         payload=encoded,
         reason="the checkpoint was aborted before" if is_late else None,
     )
-    _deliver_released(step, before)
+    deliver_released(step, before)
     advance(step)

@@ -233,7 +233,7 @@ def _refuse_strangers(path: Path, opened: os.stat_result) -> None:
 
     Args:
         path: Its name.
-        opened: What the open file is: under its name another one may be by now.
+        opened: Status of the open file; another file may have its name by now.
     """
     problem = None
     if opened.st_uid not in {os.geteuid(), 0}:
